@@ -92,7 +92,7 @@ struct Stats {
                                      // subscription counts once for each channel, however often it is checked
     std::uint64_t acquisitions = 0;  // holds acquired in any way
     std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
-    std::uint64_t handoffs = 0;      // holds handed off to a waiter of this process
+    std::uint64_t handoffs = 0;      // holds and permits handed off to a waiter of this process
     std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
     std::uint64_t lost_holds = 0;    // holds that ended before their release, as the event hold_lost reports them
     std::uint64_t resends = 0;       // commands resent after a lost connection or a refusal
@@ -146,8 +146,8 @@ struct ClientOptions {
     // gives up quotes what(), so that must not contain the password.
     // A login that the server refuses fails the call at once. The next attempt calls the function again.
     std::function<Credentials()> credentials = {};
-    // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
-    // turn.
+    // How many times in a row a released lock, or permits of a Semaphore, are handed off to a waiter of this process
+    // before other processes get a turn.
     unsigned local_handoff_limit = 16;
     // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them: then that
     // one has nothing to send, and the others sleep on. Clients with and without it share locks, and so does Redisson.
@@ -210,8 +210,8 @@ struct ObjectOptions {
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable. A
     // semaphore or a latch tries for a minute or twice the client's time at most, whichever is longer.
     std::optional<Milliseconds> unreachable_timeout = {};
-    // How many times in a row the lock is handed off to a waiter of this process. Zero: a hold of this object is never
-    // handed off.
+    // How many times in a row the lock, or permits of the Semaphore, are handed off to a waiter of this process. Zero:
+    // what this object releases is never handed off.
     std::optional<unsigned> local_handoff_limit = {};
     // The number of replicas that must confirm every hold and every permit, and its renewals, within a quarter of this
     // object's command_timeout. Zero: none.

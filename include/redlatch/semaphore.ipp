@@ -50,7 +50,8 @@ public:
     void merge(PermitsKeeper&) noexcept override {}
 
     std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>&) noexcept override try {
-        state_->change(state_.settings(), adding(n), SemaphoreState::Undelivered::retry);
+        if (!state_->hand_over(n, state_.settings()))
+            state_->change(state_.settings(), adding(n), SemaphoreState::Undelivered::retry);
         return {};
     } catch (...) {
         return code_of(std::current_exception());
@@ -58,7 +59,7 @@ public:
 
     // Without memory, the permits are lost, as after a crash.
     void give_back_later(std::ptrdiff_t n, std::vector<PermitId>) noexcept override try {
-        state_->change_later(adding(n));
+        if (!state_->hand_over(n, state_.settings())) state_->change_later(adding(n));
     } catch (...) {
     }
 
@@ -153,6 +154,7 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
 
 REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
     auto& semaphore = detail::semaphore_of(handle_);
+    if (!only_existing && semaphore.hand_over(n, handle_.settings())) return true;
     return semaphore.is_one(semaphore.change(
         handle_.settings(),
         [&semaphore, n, only_existing](const detail::RequestId& request_id) {

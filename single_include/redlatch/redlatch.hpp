@@ -737,7 +737,7 @@ struct Stats {
                                      // subscription counts once for each channel, however often it is checked
     std::uint64_t acquisitions = 0;  // holds acquired in any way
     std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
-    std::uint64_t handoffs = 0;      // holds handed off to a waiter of this process
+    std::uint64_t handoffs = 0;      // holds and permits handed off to a waiter of this process
     std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
     std::uint64_t lost_holds = 0;    // holds that ended before their release, as the event hold_lost reports them
     std::uint64_t resends = 0;       // commands resent after a lost connection or a refusal
@@ -791,8 +791,8 @@ struct ClientOptions {
     // gives up quotes what(), so that must not contain the password.
     // A login that the server refuses fails the call at once. The next attempt calls the function again.
     std::function<Credentials()> credentials = {};
-    // How many times in a row a released lock is handed off to a waiter of this process before other processes get a
-    // turn.
+    // How many times in a row a released lock, or permits of a Semaphore, are handed off to a waiter of this process
+    // before other processes get a turn.
     unsigned local_handoff_limit = 16;
     // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them: then that
     // one has nothing to send, and the others sleep on. Clients with and without it share locks, and so does Redisson.
@@ -855,8 +855,8 @@ struct ObjectOptions {
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable. A
     // semaphore or a latch tries for a minute or twice the client's time at most, whichever is longer.
     std::optional<Milliseconds> unreachable_timeout = {};
-    // How many times in a row the lock is handed off to a waiter of this process. Zero: a hold of this object is never
-    // handed off.
+    // How many times in a row the lock, or permits of the Semaphore, are handed off to a waiter of this process. Zero:
+    // what this object releases is never handed off.
     std::optional<unsigned> local_handoff_limit = {};
     // The number of replicas that must confirm every hold and every permit, and its renewals, within a quarter of this
     // object's command_timeout. Zero: none.
@@ -2999,6 +2999,16 @@ struct OwnerNumber {
 struct HoldFacts {
     std::uint64_t number = 0;  // on the wire "<client id>:<number>"; for a lock over several, of this process alone
     std::int64_t token = 0;    // the fencing token; 0 if the lock has none
+};
+
+// Means an owner's hold: the one of this number, or whichever it is.
+struct WhichHold {
+    WhichHold(OwnerNumber of, std::optional<std::uint64_t> hold = std::nullopt) noexcept : owner(of), number(hold) {}
+
+    OwnerNumber owner;
+    std::optional<std::uint64_t> number;
+
+    bool is(std::uint64_t hold) const noexcept { return !number || *number == hold; }
 };
 
 // Returns a new owner for an object. Numbers start at 1 and are never reused in this process. Exported as
@@ -17528,6 +17538,12 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// Protocols whose callers may hand over what they release: see Synchronizer.
+template <class Protocol>
+concept HandsOver = requires {
+    requires Protocol::hands_over;
+};
+
 // One semaphore or latch in this process: all objects of its name share it. It has the waiting threads, and sends their
 // requests. It records no owners. `Protocol` makes the calls and reads the replies:
 //   kind, key(), channel(), marks()
@@ -17543,6 +17559,7 @@ namespace detail {
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
 //   queue()                        if its waiters queue up on the server: see waiting_place.hpp
 //   Grant, may_be_granted(want), leave(request_id, place, granted)     if what they want may be granted to them there
+//   hands_over                     True if what one caller releases is all that another one wants
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
@@ -17646,6 +17663,35 @@ public:
     bool is_one(const Reply& reply) const {
         if (!reply.is_integer()) throw unexpected(reply, key());
         return reply.integer == 1;
+    }
+
+    // Hands what a caller releases to the first one that waits here, if that one wants just as much: for the server, and
+    // for other processes, it is as if this one had taken it at the same moment. So it costs no command. After
+    // local_handoff_limit times in a row it is the turn of the others. Returns false if the server has to be told.
+    bool hand_over(std::int64_t amount, const Settings& settings) requires HandsOver<Protocol> {
+        const std::lock_guard lock(core_.mutex);
+        Member* const heir = room_.queue.front();
+        const bool is_confirmed = settings.require_replicas != 0 || settings.require_fsync;
+        // A question that is under way may be answered with what the heir wants.
+        if (!heir || heir->phase != Waiter::Phase::waiting || heir->want.amount() != amount || is_confirmed ||
+            heir->require_replicas != 0 || heir->require_fsync || handoffs_ >= settings.local_handoff_limit) {
+            handoffs_ = 0;
+            return false;
+        }
+        ++handoffs_;
+        core_.session.count_handoff();
+        core_.session.count_acquisition();
+        heir->want.served = true;
+        heir->phase = Waiter::Phase::served;
+        room_.queue.leave(*heir);
+        // The place of this process is for the next one, too. The answer that the heir has got is its own, unless it wants
+        // less.
+        if (Member* const next = room_.queue.front()) {
+            if (next->want.amount() >= amount) next->refused_at = std::max(next->refused_at, heir->refused_at);
+            room_.wake(*next);
+        }
+        room_.wake(*heir);
+        return true;
     }
 
     // --- the waiter's state machine; called by the waiting room -------------------------------------------------
@@ -17819,6 +17865,7 @@ private:
             }
             member->want = std::move(wants[i]);
             if (member->want.served) {
+                handoffs_ = 0;
                 member->phase = Waiter::Phase::served;
                 room_.queue.leave(*member);
                 if (member != &me) room_.wake(*member);
@@ -17874,6 +17921,7 @@ private:
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
+    unsigned handoffs_ = 0;  // in a row
     GrantReceipt<Protocol, Leases, WaitingRoom<Queue>> grants_{core_, deliveries_, leases_, place_, room_};
     Questions<Protocol, Leases> questions_{core_, deliveries_, leases_, place_, patience_};
 };
@@ -18121,7 +18169,8 @@ namespace detail {
 
 class OperationHost;
 
-// The state of a lock, as the objects that hold it see it. Any thread may call anything.
+// The state of a lock, as the objects that hold it see it. Any thread may call anything. A lock over several regards the
+// owner of a WhichHold, not the number.
 class HoldKeeper {
 public:
     virtual ~HoldKeeper() = default;
@@ -18144,20 +18193,20 @@ public:
     virtual Task<bool> acquire(const LockRequest& request) = 0;
 
     // Releases one level: waits for the reply; throws Error(errc::not_owner).
-    virtual std::error_code release(OwnerNumber owner) = 0;
+    virtual std::error_code release(const WhichHold& which) = 0;
 
     // Releases one level and waits for the reply without a thread, for command_timeout at most. Throws std::bad_alloc only
     // if the task was not made; once it runs, the level is released, with or without memory to wait for the outcome.
-    virtual Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) = 0;
+    virtual Task<std::error_code> release_by(WhichHold which, WaitBy by) = 0;
 
     // Releases one level without waiting. Without memory for that, the hold ends with its lease.
-    virtual void release_later(OwnerNumber owner) noexcept = 0;
+    virtual void release_later(const WhichHold& which) noexcept = 0;
 
     // The caller that acquired a first level has given up before, so Lease::at_least() does not apply to it.
     virtual void waive_minimum(OwnerNumber) noexcept {}
 
-    virtual Instant valid_until(OwnerNumber owner) = 0;
-    virtual std::stop_token lost(OwnerNumber owner) = 0;
+    virtual Instant valid_until(const WhichHold& which) = 0;
+    virtual std::stop_token lost(const WhichHold& which) = 0;
 };
 
 // One level of a hold, and what it needs to stay alive: the client, to whose session the keeper refers. So the keeper is
@@ -18168,6 +18217,9 @@ struct HeldLevel {
     OwnerNumber owner = 0;
     HoldFacts facts{};
     Reentry reentry = Reentry::allowed;
+
+    // Returns the hold that this is a level of. The Owner may have lost it, and have acquired another one.
+    WhichHold hold() const noexcept { return {owner, facts.number != 0 ? std::optional(facts.number) : std::nullopt}; }
 };
 
 }  // namespace detail
@@ -18450,12 +18502,6 @@ struct HeldPart {
     std::uint32_t levels = 0;
 };
 
-// An owner's hold that is to be released. `number`: only the one of this number; otherwise whichever it is.
-struct HoldToRelease {
-    OwnerNumber owner = 0;
-    std::optional<std::uint64_t> number{};
-};
-
 // The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
 // allocate again once it has grown.
 class HoldTable {
@@ -18549,7 +18595,7 @@ REDLATCH_INLINE Hold::~Hold() {
     if (!level_.keeper) return;
     const detail::KeepErrno kept;
     if (level_.keeper->is_of_this_process())
-        level_.keeper->release_later(level_.owner);
+        level_.keeper->release_later(level_.hold());
     else
         detail::leave_to_parent(std::move(level_));
 }
@@ -18565,12 +18611,12 @@ REDLATCH_INLINE std::int64_t Hold::token() const {
 
 REDLATCH_INLINE Instant Hold::valid_until() const {
     if (!level_.keeper || !level_.keeper->is_of_this_process()) return Instant::min();
-    return level_.keeper->valid_until(level_.owner);
+    return level_.keeper->valid_until(level_.hold());
 }
 
 REDLATCH_INLINE std::stop_token Hold::lost() const {
     if (!level_.keeper || !level_.keeper->is_of_this_process()) return detail::lost_token(nullptr);
-    return level_.keeper->lost(level_.owner);
+    return level_.keeper->lost(level_.hold());
 }
 
 REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
@@ -18582,7 +18628,7 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
         return errc::hold_lost;
     }
     try {
-        return level.keeper->release(level.owner);
+        return level.keeper->release(level.hold());
     } catch (const std::exception&) {
         // It is an owner that no one else knows, so it did hold the lock, but the loss is long ago.
         return errc::hold_lost;
@@ -18594,7 +18640,7 @@ REDLATCH_INLINE Hold detail::HoldAccess::make(HeldLevel level) noexcept { return
 REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, HeldLevel& level, WaitBy by) {
     if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
     // Until this task runs, and without memory for the next one, the object keeps its level, and its destructor releases it.
-    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);
+    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.hold(), by);
     level = std::exchange(hold.level_, {});
     co_return co_await releasing;
 }
@@ -19022,17 +19068,19 @@ public:
     // if it holds nothing. Sends no command. After this instant others may hold the lock: check it before each write
     // that must not come late. Counts the time for which the machine was suspended (Linux).
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
-        return keeper().valid_until(this_thread_number());
+        return keeper().valid_until({this_thread_number()});
     }
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until(Owner owner) { return keeper().valid_until(owner); }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until(Owner owner) {
+        return keeper().valid_until({owner});
+    }
 
     // Returns a token that is requested when this thread's or an Owner's current hold is lost or can no longer be
     // guaranteed: at valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of
     // the machine (Linux), within a second of its resumption. It is also requested when the client is destroyed during
     // the hold, and from the start if it holds nothing. The callbacks should be short: a thread of the client runs them
     // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
-    [[nodiscard]] std::stop_token lost() { return keeper().lost(this_thread_number()); }
-    [[nodiscard]] std::stop_token lost(Owner owner) { return keeper().lost(owner); }
+    [[nodiscard]] std::stop_token lost() { return keeper().lost({this_thread_number()}); }
+    [[nodiscard]] std::stop_token lost(Owner owner) { return keeper().lost({owner}); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
     // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.
@@ -22204,9 +22252,9 @@ public:
 
     // --- records ----------------------------------------------------------------------------------------------
 
-    HoldRecord* live_hold(OwnerNumber owner) {
-        HoldRecord* hold = core_.holds.find(owner);
-        if (!hold || !hold->live()) return nullptr;
+    HoldRecord* live_hold(const WhichHold& which) {
+        HoldRecord* hold = core_.holds.find(which.owner);
+        if (!hold || !hold->live() || !which.is(hold->id)) return nullptr;
         // Its end is nearer now, so its loss is due earlier.
         if (hold->check_suspension() > Clock::duration::zero()) core_.schedule();
         return hold;
@@ -22265,8 +22313,8 @@ public:
 
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) {
-        const HoldRecord* hold = live_hold(owner);
+    Instant valid_until(const WhichHold& which) {
+        const HoldRecord* hold = live_hold(which);
         return hold ? hold->valid_until : Instant::min();
     }
 
@@ -22282,7 +22330,7 @@ public:
         return hold ? HeldPart{hold->id, hold->valid_until, hold->count} : HeldPart{};
     }
 
-    std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
+    std::stop_token lost(const WhichHold& which) { return lost_token(live_hold(which)); }
 
     // --- the watchdog -----------------------------------------------------------------------------------------
 
@@ -22574,7 +22622,7 @@ public:
     void note_unanswered_reentry(std::unique_lock<std::mutex>& lock, OwnerNumber owner, Milliseconds lease,
                                  const Asked& asked) {
         if (asked.unsettled == 0) return;
-        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == asked.hold)
+        if (HoldRecord* hold = leases_.live_hold({owner, asked.hold}))
             hold->unanswered(Clock::now() + lease);
         else
             undo_reentry(lock, asked, lease);
@@ -22739,9 +22787,9 @@ public:
 
     static Instant foreground_deadline(const Settings& settings) { return Clock::now() + settings.command_timeout; }
 
-    // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
-    HoldRecord* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
-        HoldRecord* hold = leases_.live_hold(owner);
+    // Returns that hold if it is still held. If its lease is over, reports the loss and returns null.
+    HoldRecord* hold_to_release(std::unique_lock<std::mutex>& lock, const WhichHold& which) {
+        HoldRecord* hold = leases_.live_hold(which);
         if (!hold || Clock::now() < hold->valid_until) return hold;
         deliveries_.give_back_later(*hold, Clock::now());
         leases_.lose_now(*hold, "its lease expired");
@@ -22829,11 +22877,11 @@ public:
     // Releases one level without waiting. Calls `done` with the outcome on any thread. A copy of that may need memory, so
     // it is made when the release will not be forgotten for want of it.
     template <class Done>
-    void release_in_background(const HoldToRelease& which, const Done& done, Receiver receiver) {
+    void release_in_background(const WhichHold& which, const Done& done, Receiver receiver) {
         const OwnerNumber owner = which.owner;
         std::unique_lock lock(core_.mutex);
-        HoldRecord* hold = hold_to_release(lock, owner);
-        if (!hold || (which.number && *which.number != hold->id)) {
+        HoldRecord* hold = hold_to_release(lock, which);
+        if (!hold) {
             lock.unlock();
             // Removes one lost level, if there is one.
             core_.session.lost_levels().take(core_.kind.name, core_.key(), owner);
@@ -22874,9 +22922,9 @@ public:
 
     // Does the same for callers that do not want to know the outcome. Without memory the background sends the last
     // release.
-    void release_later(OwnerNumber owner) noexcept try {
+    void release_later(const WhichHold& which) noexcept try {
         release_in_background(
-            {owner}, [](std::error_code) {}, Receiver::background);
+            which, [](std::error_code) {}, Receiver::background);
     } catch (...) {
     }
 
@@ -22978,8 +23026,7 @@ private:
 
     // The release of a level that is not the last may have prolonged the lease for the remaining ones.
     void note_unanswered(OwnerNumber owner, const Leaving& leaving) {
-        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
-            hold->unanswered(Clock::now() + leaving.lease);
+        if (HoldRecord* hold = leases_.live_hold({owner, leaving.hold})) hold->unanswered(Clock::now() + leaving.lease);
     }
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving,
@@ -23248,7 +23295,7 @@ private:
         }
         if (lock.owns_lock()) lock.unlock();
         // Before the end of this try: the next one of this caller must not find a hold that nobody wants.
-        if (answer.kind == TryAnswer::Kind::held && !wanted) parts_.releases.release_later(owner);
+        if (answer.kind == TryAnswer::Kind::held && !wanted) parts_.releases.release_later({owner, answer.hold});
         lock.lock();
         end(owner);
     }
@@ -24577,10 +24624,10 @@ public:
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) override try {
+    std::error_code release(const WhichHold& which) override try {
         std::unique_lock lock(core_.mutex);
-        HoldRecord* hold = parts_.releases.hold_to_release(lock, owner);
-        if (!hold) return parts_.releases.gone_before(owner);
+        HoldRecord* hold = parts_.releases.hold_to_release(lock, which);
+        if (!hold) return parts_.releases.gone_before(which.owner);
         if (hold->count > 1) return parts_.releases.release_level(lock, *hold);
         return hold->stays(Clock::now()) ? parts_.releases.leave_early(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
@@ -24608,7 +24655,7 @@ public:
                            Reentry reentry, std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         tries_.begin(owner, lease, settings, reentry, std::move(tell), receiver);
     }
-    void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
+    void release_in_background(const WhichHold& which, const std::function<void(std::error_code)>& done,
                                Receiver receiver) {
         parts_.releases.release_in_background(which, done, receiver);
     }
@@ -24631,26 +24678,26 @@ public:
         return hold ? hold->settings : settings_of(session().options());
     }
 
-    Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
-        if (by == by_thread) co_return release(owner);
-        const Instant until = Clock::now() + settings(owner).command_timeout;
+    Task<std::error_code> release_by(WhichHold which, WaitBy by) override {
+        if (by == by_thread) co_return release(which);
+        const Instant until = Clock::now() + settings(which.owner).command_timeout;
         std::shared_ptr<Delivery<std::error_code>> outcome;
         try {
             outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
         } catch (const std::bad_alloc&) {
-            release_later(owner);
+            release_later(which);
             co_return make_error_code(std::errc::not_enough_memory);
         }
         try {
             const auto told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
-            parts_.releases.release_in_background({owner}, told, Receiver::background);
+            parts_.releases.release_in_background(which, told, Receiver::background);
             co_return co_await Delivered(by, outcome, until);
         } catch (const std::bad_alloc&) {  // it is released all the same, but nobody waits for the outcome
             co_return make_error_code(std::errc::not_enough_memory);
         }
     }
 
-    void release_later(OwnerNumber owner) noexcept override { parts_.releases.release_later(owner); }
+    void release_later(const WhichHold& which) noexcept override { parts_.releases.release_later(which); }
 
     void waive_minimum(OwnerNumber owner) noexcept override {
         const std::lock_guard lock(core_.mutex);
@@ -24660,9 +24707,9 @@ public:
 
     // --- queries without a command: see Leases ----------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) override {
+    Instant valid_until(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
-        return parts_.leases.valid_until(owner);
+        return parts_.leases.valid_until(which);
     }
     std::optional<std::int64_t> token(OwnerNumber owner) {
         const std::lock_guard lock(core_.mutex);
@@ -24672,9 +24719,9 @@ public:
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.part(owner);
     }
-    std::stop_token lost(OwnerNumber owner) override {
+    std::stop_token lost(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
-        return parts_.leases.lost(owner);
+        return parts_.leases.lost(which);
     }
 
     // --- background -------------------------------------------------------------------------------------------
@@ -27867,7 +27914,7 @@ public:
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
     // If it throws, the hold is still released, in the background or by the end of its lease.
-    virtual void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
+    virtual void release_in_background(const WhichHold& which, const std::function<void(std::error_code)>& done,
                                        Receiver receiver) = 0;
     virtual void attend() = 0;
     virtual void stop_attending() = 0;
@@ -27922,7 +27969,7 @@ public:
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
         state().try_in_background(owner, lease, settings(), LockAccess::reentry(lock_), std::move(tell), receiver);
     }
-    void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
+    void release_in_background(const WhichHold& which, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
         state().release_in_background(which, done, receiver);
     }
@@ -28740,7 +28787,7 @@ private:
         return {};
     }
 
-    void release(std::size_t member, const HoldToRelease& which, WaitBy by, const Told& told) {
+    void release(std::size_t member, const WhichHold& which, WaitBy by, const Told& told) {
         try {
             core_.members[member]->release_in_background(which, told,
                                                          by == by_thread ? Receiver::poster : Receiver::background);
@@ -29262,31 +29309,31 @@ public:
     Task<bool> acquire(const LockRequest& request) override { return acquire_.acquire(request); }
 
     // Releases one level: see QuorumReleases::release(). Throws Error(errc::not_owner) and nothing else.
-    std::error_code release(OwnerNumber owner) override {
+    std::error_code release(const WhichHold& which) override {
         std::unique_lock lock(core_.mutex);
         if (core_.closed) return errc::hold_lost;
         const InsideMembers inside(core_, lock);
-        if (const auto outcome = releases_.release(owner)) return *outcome;
+        if (const auto outcome = releases_.release(which.owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
         throw Error(errc::not_owner, core_.name,
                     "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
     }
 
-    Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
-        if (by == by_thread) co_return release(owner);
+    Task<std::error_code> release_by(WhichHold which, WaitBy by) override {
+        if (by == by_thread) co_return release(which);
         std::unique_lock lock(core_.mutex);
         if (core_.closed) co_return errc::hold_lost;
         const InsideMembers inside(core_, lock);
         std::optional<std::error_code> outcome;
         try {
-            outcome = co_await releases_.release_by(owner, by);
+            outcome = co_await releases_.release_by(which.owner, by);
         } catch (const std::bad_alloc&) {
-            outcome = releases_.release(owner, Clock::now());
+            outcome = releases_.release(which.owner, Clock::now());
         }
         co_return outcome.value_or(errc::hold_lost);
     }
 
-    void release_later(OwnerNumber owner) noexcept override { release_level_later(owner); }
+    void release_later(const WhichHold& which) noexcept override { release_level_later(which.owner); }
 
     std::string name_as_given() const override { return core_.name; }
 
@@ -29295,14 +29342,14 @@ public:
 
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) override {
+    Instant valid_until(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
-        return core_.closed ? Instant::min() : holds_.valid_until(owner);
+        return core_.closed ? Instant::min() : holds_.valid_until(which.owner);
     }
 
-    std::stop_token lost(OwnerNumber owner) override {
+    std::stop_token lost(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
-        return core_.closed ? lost_token(nullptr) : holds_.lost(owner);
+        return core_.closed ? lost_token(nullptr) : holds_.lost(which.owner);
     }
 
     // Recomputes the validity of all holds, because members may have changed.
@@ -34092,7 +34139,8 @@ public:
     }
 
     // Releases n permits, or adds new ones. Creates the semaphore if it does not exist. Throws
-    // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits.
+    // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits. If the first one that
+    // waits in this process wants just n, it gets them without a command: at most local_handoff_limit times in a row.
     //
     // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the release
     // is not lost: the client retries it in the background for a minute and a half or more, while the process lives. So
@@ -34190,6 +34238,7 @@ public:
     static constexpr bool takes = true;
     static constexpr std::size_t most_at_once = 100;
     static constexpr bool takes_back_by_mark = true;
+    static constexpr bool hands_over = true;
 
     struct Want {
         std::int64_t permits = 1;  // at least one
@@ -34315,7 +34364,8 @@ public:
     void merge(PermitsKeeper&) noexcept override {}
 
     std::error_code give_back(std::ptrdiff_t n, const std::vector<PermitId>&) noexcept override try {
-        state_->change(state_.settings(), adding(n), SemaphoreState::Undelivered::retry);
+        if (!state_->hand_over(n, state_.settings()))
+            state_->change(state_.settings(), adding(n), SemaphoreState::Undelivered::retry);
         return {};
     } catch (...) {
         return code_of(std::current_exception());
@@ -34323,7 +34373,7 @@ public:
 
     // Without memory, the permits are lost, as after a crash.
     void give_back_later(std::ptrdiff_t n, std::vector<PermitId>) noexcept override try {
-        state_->change_later(adding(n));
+        if (!state_->hand_over(n, state_.settings())) state_->change_later(adding(n));
     } catch (...) {
     }
 
@@ -34418,6 +34468,7 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
 
 REDLATCH_INLINE bool Semaphore::give(std::ptrdiff_t n, bool only_existing) {
     auto& semaphore = detail::semaphore_of(handle_);
+    if (!only_existing && semaphore.hand_over(n, handle_.settings())) return true;
     return semaphore.is_one(semaphore.change(
         handle_.settings(),
         [&semaphore, n, only_existing](const detail::RequestId& request_id) {

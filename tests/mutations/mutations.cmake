@@ -3165,6 +3165,12 @@ mutate(again_of_a_later_hold lock/acquires.hpp
     ""
     "integration/hold_test")
 
+# A lost hold of an Owner releases its next hold.
+mutate(lost_hold_means_the_next_one lock/hold_keeper.hpp
+    "return {owner, facts.number != 0 ? std::optional(facts.number) : std::nullopt};"
+    "return {owner, std::nullopt};"
+    "integration/hold_test")
+
 # A hold that is lost before its object is made has neither a number nor a token.
 mutate(lost_hold_has_no_token lock/lock_state.hpp
     "return session().lost_levels().last(core_.kind.name, key(), owner);"
@@ -3241,3 +3247,21 @@ mutate(doubtful_lease_is_forgotten permit_expirable_semaphore.ipp
     "if (!is_unchanged) leases.doubt_lease(id, lease);"
     ""
     "unit/permit_expirable_semaphore")
+
+# Permits go round in one process for ever.
+mutate(permits_stay_in_the_process semaphore/synchronizer.hpp
+    "heir->require_fsync || handoffs_ >= settings.local_handoff_limit"
+    "heir->require_fsync"
+    "integration/semaphore_test")
+
+# A waiter gets fewer permits than it wants from a release in its process.
+mutate(heir_gets_too_few_permits semaphore/synchronizer.hpp
+    "heir->want.amount() != amount || "
+    ""
+    "integration/semaphore_test")
+
+# The next waiter asks although the place of the process stands for it.
+mutate(next_waiter_asks_at_once semaphore/synchronizer.hpp
+    "next->refused_at = std::max(next->refused_at, heir->refused_at);"
+    ";"
+    "integration/semaphore_test")

@@ -95,6 +95,16 @@ struct HoldFacts {
     std::int64_t token = 0;    // the fencing token; 0 if the lock has none
 };
 
+// Means an owner's hold: the one of this number, or whichever it is.
+struct WhichHold {
+    WhichHold(OwnerNumber of, std::optional<std::uint64_t> hold = std::nullopt) noexcept : owner(of), number(hold) {}
+
+    OwnerNumber owner;
+    std::optional<std::uint64_t> number;
+
+    bool is(std::uint64_t hold) const noexcept { return !number || *number == hold; }
+};
+
 // Returns a new owner for an object. Numbers start at 1 and are never reused in this process. Exported as
 // this_thread_number() is.
 [[gnu::visibility("default")]] inline OwnerNumber new_hold_owner() noexcept {

@@ -170,7 +170,7 @@ public:
     void note_unanswered_reentry(std::unique_lock<std::mutex>& lock, OwnerNumber owner, Milliseconds lease,
                                  const Asked& asked) {
         if (asked.unsettled == 0) return;
-        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == asked.hold)
+        if (HoldRecord* hold = leases_.live_hold({owner, asked.hold}))
             hold->unanswered(Clock::now() + lease);
         else
             undo_reentry(lock, asked, lease);

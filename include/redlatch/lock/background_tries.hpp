@@ -165,7 +165,7 @@ private:
         }
         if (lock.owns_lock()) lock.unlock();
         // Before the end of this try: the next one of this caller must not find a hold that nobody wants.
-        if (answer.kind == TryAnswer::Kind::held && !wanted) parts_.releases.release_later(owner);
+        if (answer.kind == TryAnswer::Kind::held && !wanted) parts_.releases.release_later({owner, answer.hold});
         lock.lock();
         end(owner);
     }

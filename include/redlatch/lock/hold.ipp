@@ -33,7 +33,7 @@ REDLATCH_INLINE Hold::~Hold() {
     if (!level_.keeper) return;
     const detail::KeepErrno kept;
     if (level_.keeper->is_of_this_process())
-        level_.keeper->release_later(level_.owner);
+        level_.keeper->release_later(level_.hold());
     else
         detail::leave_to_parent(std::move(level_));
 }
@@ -49,12 +49,12 @@ REDLATCH_INLINE std::int64_t Hold::token() const {
 
 REDLATCH_INLINE Instant Hold::valid_until() const {
     if (!level_.keeper || !level_.keeper->is_of_this_process()) return Instant::min();
-    return level_.keeper->valid_until(level_.owner);
+    return level_.keeper->valid_until(level_.hold());
 }
 
 REDLATCH_INLINE std::stop_token Hold::lost() const {
     if (!level_.keeper || !level_.keeper->is_of_this_process()) return detail::lost_token(nullptr);
-    return level_.keeper->lost(level_.owner);
+    return level_.keeper->lost(level_.hold());
 }
 
 REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
@@ -66,7 +66,7 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
         return errc::hold_lost;
     }
     try {
-        return level.keeper->release(level.owner);
+        return level.keeper->release(level.hold());
     } catch (const std::exception&) {
         // It is an owner that no one else knows, so it did hold the lock, but the loss is long ago.
         return errc::hold_lost;
@@ -78,7 +78,7 @@ REDLATCH_INLINE Hold detail::HoldAccess::make(HeldLevel level) noexcept { return
 REDLATCH_INLINE detail::Task<std::error_code> detail::HoldAccess::release(Hold& hold, HeldLevel& level, WaitBy by) {
     if (by == by_thread || !hold.level_.keeper || !hold.level_.keeper->is_of_this_process()) co_return hold.unlock();
     // Until this task runs, and without memory for the next one, the object keeps its level, and its destructor releases it.
-    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);
+    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.hold(), by);
     level = std::exchange(hold.level_, {});
     co_return co_await releasing;
 }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <system_error>
@@ -20,7 +21,8 @@ namespace detail {
 
 class OperationHost;
 
-// The state of a lock, as the objects that hold it see it. Any thread may call anything.
+// The state of a lock, as the objects that hold it see it. Any thread may call anything. A lock over several regards the
+// owner of a WhichHold, not the number.
 class HoldKeeper {
 public:
     virtual ~HoldKeeper() = default;
@@ -43,20 +45,20 @@ public:
     virtual Task<bool> acquire(const LockRequest& request) = 0;
 
     // Releases one level: waits for the reply; throws Error(errc::not_owner).
-    virtual std::error_code release(OwnerNumber owner) = 0;
+    virtual std::error_code release(const WhichHold& which) = 0;
 
     // Releases one level and waits for the reply without a thread, for command_timeout at most. Throws std::bad_alloc only
     // if the task was not made; once it runs, the level is released, with or without memory to wait for the outcome.
-    virtual Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) = 0;
+    virtual Task<std::error_code> release_by(WhichHold which, WaitBy by) = 0;
 
     // Releases one level without waiting. Without memory for that, the hold ends with its lease.
-    virtual void release_later(OwnerNumber owner) noexcept = 0;
+    virtual void release_later(const WhichHold& which) noexcept = 0;
 
     // The caller that acquired a first level has given up before, so Lease::at_least() does not apply to it.
     virtual void waive_minimum(OwnerNumber) noexcept {}
 
-    virtual Instant valid_until(OwnerNumber owner) = 0;
-    virtual std::stop_token lost(OwnerNumber owner) = 0;
+    virtual Instant valid_until(const WhichHold& which) = 0;
+    virtual std::stop_token lost(const WhichHold& which) = 0;
 };
 
 // One level of a hold, and what it needs to stay alive: the client, to whose session the keeper refers. So the keeper is
@@ -67,6 +69,9 @@ struct HeldLevel {
     OwnerNumber owner = 0;
     HoldFacts facts{};
     Reentry reentry = Reentry::allowed;
+
+    // Returns the hold that this is a level of. The Owner may have lost it, and have acquired another one.
+    WhichHold hold() const noexcept { return {owner, facts.number != 0 ? std::optional(facts.number) : std::nullopt}; }
 };
 
 }  // namespace detail

@@ -172,12 +172,6 @@ struct HeldPart {
     std::uint32_t levels = 0;
 };
 
-// An owner's hold that is to be released. `number`: only the one of this number; otherwise whichever it is.
-struct HoldToRelease {
-    OwnerNumber owner = 0;
-    std::optional<std::uint64_t> number{};
-};
-
 // The holds of one lock in this process. A flat vector: most locks have at most one holder, and the vector does not
 // allocate again once it has grown.
 class HoldTable {

@@ -28,9 +28,9 @@ public:
 
     // --- records ----------------------------------------------------------------------------------------------
 
-    HoldRecord* live_hold(OwnerNumber owner) {
-        HoldRecord* hold = core_.holds.find(owner);
-        if (!hold || !hold->live()) return nullptr;
+    HoldRecord* live_hold(const WhichHold& which) {
+        HoldRecord* hold = core_.holds.find(which.owner);
+        if (!hold || !hold->live() || !which.is(hold->id)) return nullptr;
         // Its end is nearer now, so its loss is due earlier.
         if (hold->check_suspension() > Clock::duration::zero()) core_.schedule();
         return hold;
@@ -89,8 +89,8 @@ public:
 
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) {
-        const HoldRecord* hold = live_hold(owner);
+    Instant valid_until(const WhichHold& which) {
+        const HoldRecord* hold = live_hold(which);
         return hold ? hold->valid_until : Instant::min();
     }
 
@@ -106,7 +106,7 @@ public:
         return hold ? HeldPart{hold->id, hold->valid_until, hold->count} : HeldPart{};
     }
 
-    std::stop_token lost(OwnerNumber owner) { return lost_token(live_hold(owner)); }
+    std::stop_token lost(const WhichHold& which) { return lost_token(live_hold(which)); }
 
     // --- the watchdog -----------------------------------------------------------------------------------------
 

@@ -213,17 +213,19 @@ public:
     // if it holds nothing. Sends no command. After this instant others may hold the lock: check it before each write
     // that must not come late. Counts the time for which the machine was suspended (Linux).
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
-        return keeper().valid_until(this_thread_number());
+        return keeper().valid_until({this_thread_number()});
     }
-    [[nodiscard]] std::chrono::steady_clock::time_point valid_until(Owner owner) { return keeper().valid_until(owner); }
+    [[nodiscard]] std::chrono::steady_clock::time_point valid_until(Owner owner) {
+        return keeper().valid_until({owner});
+    }
 
     // Returns a token that is requested when this thread's or an Owner's current hold is lost or can no longer be
     // guaranteed: at valid_until() at the latest, plus the time the machine needs to run a thread; after a suspension of
     // the machine (Linux), within a second of its resumption. It is also requested when the client is destroyed during
     // the hold, and from the start if it holds nothing. The callbacks should be short: a thread of the client runs them
     // one after another. When a client is destroyed, the destroying thread runs them. Sends no command.
-    [[nodiscard]] std::stop_token lost() { return keeper().lost(this_thread_number()); }
-    [[nodiscard]] std::stop_token lost(Owner owner) { return keeper().lost(owner); }
+    [[nodiscard]] std::stop_token lost() { return keeper().lost({this_thread_number()}); }
+    [[nodiscard]] std::stop_token lost(Owner owner) { return keeper().lost({owner}); }
 
     // Ends the hold of any owner and wakes the waiters. Returns true if there was a hold. Two round trips: the first
     // reads who holds the lock, the second ends that hold. So a late copy of the command ends no other hold.

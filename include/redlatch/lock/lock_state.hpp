@@ -75,10 +75,10 @@ public:
 
     // Releases one level. Returns no error on success, hold_lost if the hold had already ended, unreachable if the
     // release could not be delivered yet (the background resends it). Throws Error(errc::not_owner).
-    std::error_code release(OwnerNumber owner) override try {
+    std::error_code release(const WhichHold& which) override try {
         std::unique_lock lock(core_.mutex);
-        HoldRecord* hold = parts_.releases.hold_to_release(lock, owner);
-        if (!hold) return parts_.releases.gone_before(owner);
+        HoldRecord* hold = parts_.releases.hold_to_release(lock, which);
+        if (!hold) return parts_.releases.gone_before(which.owner);
         if (hold->count > 1) return parts_.releases.release_level(lock, *hold);
         return hold->stays(Clock::now()) ? parts_.releases.leave_early(lock, *hold) : queue_->release_hold(lock, *hold);
     } catch (const std::bad_alloc&) {
@@ -106,7 +106,7 @@ public:
                            Reentry reentry, std::function<bool(const TryAnswer&)> tell, Receiver receiver) {
         tries_.begin(owner, lease, settings, reentry, std::move(tell), receiver);
     }
-    void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
+    void release_in_background(const WhichHold& which, const std::function<void(std::error_code)>& done,
                                Receiver receiver) {
         parts_.releases.release_in_background(which, done, receiver);
     }
@@ -129,26 +129,26 @@ public:
         return hold ? hold->settings : settings_of(session().options());
     }
 
-    Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
-        if (by == by_thread) co_return release(owner);
-        const Instant until = Clock::now() + settings(owner).command_timeout;
+    Task<std::error_code> release_by(WhichHold which, WaitBy by) override {
+        if (by == by_thread) co_return release(which);
+        const Instant until = Clock::now() + settings(which.owner).command_timeout;
         std::shared_ptr<Delivery<std::error_code>> outcome;
         try {
             outcome = std::make_shared<Delivery<std::error_code>>(errc::unreachable);
         } catch (const std::bad_alloc&) {
-            release_later(owner);
+            release_later(which);
             co_return make_error_code(std::errc::not_enough_memory);
         }
         try {
             const auto told = [outcome, by](std::error_code ec) { outcome->deliver(ec, *by); };
-            parts_.releases.release_in_background({owner}, told, Receiver::background);
+            parts_.releases.release_in_background(which, told, Receiver::background);
             co_return co_await Delivered(by, outcome, until);
         } catch (const std::bad_alloc&) {  // it is released all the same, but nobody waits for the outcome
             co_return make_error_code(std::errc::not_enough_memory);
         }
     }
 
-    void release_later(OwnerNumber owner) noexcept override { parts_.releases.release_later(owner); }
+    void release_later(const WhichHold& which) noexcept override { parts_.releases.release_later(which); }
 
     void waive_minimum(OwnerNumber owner) noexcept override {
         const std::lock_guard lock(core_.mutex);
@@ -158,9 +158,9 @@ public:
 
     // --- queries without a command: see Leases ----------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) override {
+    Instant valid_until(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
-        return parts_.leases.valid_until(owner);
+        return parts_.leases.valid_until(which);
     }
     std::optional<std::int64_t> token(OwnerNumber owner) {
         const std::lock_guard lock(core_.mutex);
@@ -170,9 +170,9 @@ public:
         const std::lock_guard lock(core_.mutex);
         return parts_.leases.part(owner);
     }
-    std::stop_token lost(OwnerNumber owner) override {
+    std::stop_token lost(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
-        return parts_.leases.lost(owner);
+        return parts_.leases.lost(which);
     }
 
     // --- background -------------------------------------------------------------------------------------------

@@ -57,9 +57,9 @@ public:
 
     static Instant foreground_deadline(const Settings& settings) { return Clock::now() + settings.command_timeout; }
 
-    // Returns the owner's hold if it is still held. If its lease is over, reports the loss and returns null.
-    HoldRecord* hold_to_release(std::unique_lock<std::mutex>& lock, OwnerNumber owner) {
-        HoldRecord* hold = leases_.live_hold(owner);
+    // Returns that hold if it is still held. If its lease is over, reports the loss and returns null.
+    HoldRecord* hold_to_release(std::unique_lock<std::mutex>& lock, const WhichHold& which) {
+        HoldRecord* hold = leases_.live_hold(which);
         if (!hold || Clock::now() < hold->valid_until) return hold;
         deliveries_.give_back_later(*hold, Clock::now());
         leases_.lose_now(*hold, "its lease expired");
@@ -147,11 +147,11 @@ public:
     // Releases one level without waiting. Calls `done` with the outcome on any thread. A copy of that may need memory, so
     // it is made when the release will not be forgotten for want of it.
     template <class Done>
-    void release_in_background(const HoldToRelease& which, const Done& done, Receiver receiver) {
+    void release_in_background(const WhichHold& which, const Done& done, Receiver receiver) {
         const OwnerNumber owner = which.owner;
         std::unique_lock lock(core_.mutex);
-        HoldRecord* hold = hold_to_release(lock, owner);
-        if (!hold || (which.number && *which.number != hold->id)) {
+        HoldRecord* hold = hold_to_release(lock, which);
+        if (!hold) {
             lock.unlock();
             // Removes one lost level, if there is one.
             core_.session.lost_levels().take(core_.kind.name, core_.key(), owner);
@@ -192,9 +192,9 @@ public:
 
     // Does the same for callers that do not want to know the outcome. Without memory the background sends the last
     // release.
-    void release_later(OwnerNumber owner) noexcept try {
+    void release_later(const WhichHold& which) noexcept try {
         release_in_background(
-            {owner}, [](std::error_code) {}, Receiver::background);
+            which, [](std::error_code) {}, Receiver::background);
     } catch (...) {
     }
 
@@ -296,8 +296,7 @@ private:
 
     // The release of a level that is not the last may have prolonged the lease for the remaining ones.
     void note_unanswered(OwnerNumber owner, const Leaving& leaving) {
-        if (HoldRecord* hold = leases_.live_hold(owner); hold && hold->id == leaving.hold)
-            hold->unanswered(Clock::now() + leaving.lease);
+        if (HoldRecord* hold = leases_.live_hold({owner, leaving.hold})) hold->unanswered(Clock::now() + leaving.lease);
     }
 
     std::error_code level_released(const Reply& reply, OwnerNumber owner, const Leaving& leaving,

@@ -32,6 +32,7 @@ public:
     static constexpr bool takes = true;
     static constexpr std::size_t most_at_once = 100;
     static constexpr bool takes_back_by_mark = true;
+    static constexpr bool hands_over = true;
 
     struct Want {
         std::int64_t permits = 1;  // at least one

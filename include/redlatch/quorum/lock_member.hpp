@@ -44,7 +44,7 @@ public:
                            std::function<bool(const TryAnswer&)> tell, Receiver receiver) override {
         state().try_in_background(owner, lease, settings(), LockAccess::reentry(lock_), std::move(tell), receiver);
     }
-    void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
+    void release_in_background(const WhichHold& which, const std::function<void(std::error_code)>& done,
                                Receiver receiver) override {
         state().release_in_background(which, done, receiver);
     }

@@ -62,7 +62,7 @@ public:
     virtual void try_in_background(OwnerNumber owner, std::optional<Milliseconds> lease,
                                    std::function<bool(const TryAnswer&)> tell, Receiver receiver) = 0;
     // If it throws, the hold is still released, in the background or by the end of its lease.
-    virtual void release_in_background(const HoldToRelease& which, const std::function<void(std::error_code)>& done,
+    virtual void release_in_background(const WhichHold& which, const std::function<void(std::error_code)>& done,
                                        Receiver receiver) = 0;
     virtual void attend() = 0;
     virtual void stop_attending() = 0;

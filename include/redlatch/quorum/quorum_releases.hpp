@@ -160,7 +160,7 @@ private:
         return {};
     }
 
-    void release(std::size_t member, const HoldToRelease& which, WaitBy by, const Told& told) {
+    void release(std::size_t member, const WhichHold& which, WaitBy by, const Told& told) {
         try {
             core_.members[member]->release_in_background(which, told,
                                                          by == by_thread ? Receiver::poster : Receiver::background);

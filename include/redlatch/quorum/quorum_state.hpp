@@ -65,31 +65,31 @@ public:
     Task<bool> acquire(const LockRequest& request) override { return acquire_.acquire(request); }
 
     // Releases one level: see QuorumReleases::release(). Throws Error(errc::not_owner) and nothing else.
-    std::error_code release(OwnerNumber owner) override {
+    std::error_code release(const WhichHold& which) override {
         std::unique_lock lock(core_.mutex);
         if (core_.closed) return errc::hold_lost;
         const InsideMembers inside(core_, lock);
-        if (const auto outcome = releases_.release(owner)) return *outcome;
+        if (const auto outcome = releases_.release(which.owner)) return *outcome;
         if (is_fork_child_) return errc::hold_lost;
         throw Error(errc::not_owner, core_.name,
                     "only the owner that holds the lock can unlock() it: by default the thread that acquired it");
     }
 
-    Task<std::error_code> release_by(OwnerNumber owner, WaitBy by) override {
-        if (by == by_thread) co_return release(owner);
+    Task<std::error_code> release_by(WhichHold which, WaitBy by) override {
+        if (by == by_thread) co_return release(which);
         std::unique_lock lock(core_.mutex);
         if (core_.closed) co_return errc::hold_lost;
         const InsideMembers inside(core_, lock);
         std::optional<std::error_code> outcome;
         try {
-            outcome = co_await releases_.release_by(owner, by);
+            outcome = co_await releases_.release_by(which.owner, by);
         } catch (const std::bad_alloc&) {
-            outcome = releases_.release(owner, Clock::now());
+            outcome = releases_.release(which.owner, Clock::now());
         }
         co_return outcome.value_or(errc::hold_lost);
     }
 
-    void release_later(OwnerNumber owner) noexcept override { release_level_later(owner); }
+    void release_later(const WhichHold& which) noexcept override { release_level_later(which.owner); }
 
     std::string name_as_given() const override { return core_.name; }
 
@@ -98,14 +98,14 @@ public:
 
     // --- queries without a command ----------------------------------------------------------------------------
 
-    Instant valid_until(OwnerNumber owner) override {
+    Instant valid_until(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
-        return core_.closed ? Instant::min() : holds_.valid_until(owner);
+        return core_.closed ? Instant::min() : holds_.valid_until(which.owner);
     }
 
-    std::stop_token lost(OwnerNumber owner) override {
+    std::stop_token lost(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
-        return core_.closed ? lost_token(nullptr) : holds_.lost(owner);
+        return core_.closed ? lost_token(nullptr) : holds_.lost(which.owner);
     }
 
     // Recomputes the validity of all holds, because members may have changed.

@@ -39,6 +39,12 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// Protocols whose callers may hand over what they release: see Synchronizer.
+template <class Protocol>
+concept HandsOver = requires {
+    requires Protocol::hands_over;
+};
+
 // One semaphore or latch in this process: all objects of its name share it. It has the waiting threads, and sends their
 // requests. It records no owners. `Protocol` makes the calls and reads the replies:
 //   kind, key(), channel(), marks()
@@ -54,6 +60,7 @@ namespace detail {
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
 //   queue()                        if its waiters queue up on the server: see waiting_place.hpp
 //   Grant, may_be_granted(want), leave(request_id, place, granted)     if what they want may be granted to them there
+//   hands_over                     True if what one caller releases is all that another one wants
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
@@ -157,6 +164,35 @@ public:
     bool is_one(const Reply& reply) const {
         if (!reply.is_integer()) throw unexpected(reply, key());
         return reply.integer == 1;
+    }
+
+    // Hands what a caller releases to the first one that waits here, if that one wants just as much: for the server, and
+    // for other processes, it is as if this one had taken it at the same moment. So it costs no command. After
+    // local_handoff_limit times in a row it is the turn of the others. Returns false if the server has to be told.
+    bool hand_over(std::int64_t amount, const Settings& settings) requires HandsOver<Protocol> {
+        const std::lock_guard lock(core_.mutex);
+        Member* const heir = room_.queue.front();
+        const bool is_confirmed = settings.require_replicas != 0 || settings.require_fsync;
+        // A question that is under way may be answered with what the heir wants.
+        if (!heir || heir->phase != Waiter::Phase::waiting || heir->want.amount() != amount || is_confirmed ||
+            heir->require_replicas != 0 || heir->require_fsync || handoffs_ >= settings.local_handoff_limit) {
+            handoffs_ = 0;
+            return false;
+        }
+        ++handoffs_;
+        core_.session.count_handoff();
+        core_.session.count_acquisition();
+        heir->want.served = true;
+        heir->phase = Waiter::Phase::served;
+        room_.queue.leave(*heir);
+        // The place of this process is for the next one, too. The answer that the heir has got is its own, unless it wants
+        // less.
+        if (Member* const next = room_.queue.front()) {
+            if (next->want.amount() >= amount) next->refused_at = std::max(next->refused_at, heir->refused_at);
+            room_.wake(*next);
+        }
+        room_.wake(*heir);
+        return true;
     }
 
     // --- the waiter's state machine; called by the waiting room -------------------------------------------------
@@ -330,6 +366,7 @@ private:
             }
             member->want = std::move(wants[i]);
             if (member->want.served) {
+                handoffs_ = 0;
                 member->phase = Waiter::Phase::served;
                 room_.queue.leave(*member);
                 if (member != &me) room_.wake(*member);
@@ -385,6 +422,7 @@ private:
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
+    unsigned handoffs_ = 0;  // in a row
     GrantReceipt<Protocol, Leases, WaitingRoom<Queue>> grants_{core_, deliveries_, leases_, place_, room_};
     Questions<Protocol, Leases> questions_{core_, deliveries_, leases_, place_, patience_};
 };

@@ -228,6 +228,30 @@ TEST_CASE("again() adds no level to a later hold of the same Owner") {
     CHECK(level.owner() == second.owner());
 }
 
+TEST_CASE("a lost hold of an Owner neither releases nor reports a later one") {
+    Bench bench;
+    RLock orders{bench.client, "orders"};
+    const auto lost_hold = [&] {
+        Hold hold = orders.hold(Owner{1});
+        REQUIRE(orders.force_unlock());
+        return hold;
+    };
+    Hold unlocked = lost_hold();
+    Hold moved = lost_hold();
+    {
+        Hold destroyed = lost_hold();
+        REQUIRE(orders.try_lock(Owner{1}));
+        CHECK(unlocked.valid_until() == Clock::time_point::min());
+        CHECK(unlocked.lost().stop_requested());
+        CHECK(unlocked.unlock() == errc::hold_lost);
+        CHECK(std::move(moved).async_unlock().get() == errc::hold_lost);
+    }
+    CHECK_FALSE(orders.lost(Owner{1}).stop_requested());
+    CHECK(orders.hold_count(Owner{1}) == 1);
+    orders.unlock(Owner{1});
+    CHECK(eventually([&] { return bench.is_clean(); }));
+}
+
 TEST_CASE("a hold that is lost before its object is made keeps its number and its token") {
     Bench bench;
     FencedLock fenced{bench.client, "fenced"};

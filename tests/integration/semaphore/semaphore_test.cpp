@@ -261,6 +261,57 @@ TEST_CASE("a waiting process sends nothing, and one query serves all of its thre
 }
 #endif
 
+TEST_CASE("a released permit goes to a waiter of the process that wants just that, without a command") {
+    Bench bench(1);
+    bench.seats.acquire();
+    auto second = start_waiting(bench.client, [&] { bench.seats.acquire(); });
+    auto third = start_waiting(bench.client, [&] { return bench.seats.hold(); });
+    auto fourth = start_waiting(bench.client, [&] { bench.seats.acquire(2); });
+    const std::uint64_t commands = commands_when_quiet(bench.client);
+    bench.seats.release();
+    second.get();
+    bench.seats.release();
+    Permits last = third.get();
+    CHECK(bench.left() == "0");
+    CHECK(bench.client.stats().commands == commands);
+    CHECK(bench.client.stats().handoffs == 2);
+    CHECK(bench.client.stats().acquisitions == 3);
+    // The fourth wants more than one of them, which is there now.
+    last = Permits();
+    REQUIRE(eventually([&] { return bench.left() == "1"; }));
+    bench.seats.release();
+    fourth.get();
+    CHECK(bench.left() == "0");
+}
+
+TEST_CASE("permits go round in a process local_handoff_limit times, then it is another one's turn") {
+    Bench bench(1);
+    const auto limited = [&](unsigned limit) {
+        return Semaphore(bench.client, "seats", {.local_handoff_limit = limit});
+    };
+    Semaphore none = limited(0), twice = limited(2);
+    Client other(bench.server.url());
+    Semaphore same(other, "seats");
+    bench.seats.acquire();
+    std::vector<std::future<void>> mine;
+    for (int i = 0; i < 3; ++i) mine.push_back(start_waiting(bench.client, [&] { twice.acquire(); }));
+    auto theirs = start_waiting(other, [&] { same.acquire(); });
+    for (int i = 0; i < 2; ++i) {
+        twice.release();
+        REQUIRE(eventually([&] { return ready(mine[static_cast<std::size_t>(i)], 0ms); }));
+    }
+    CHECK(bench.client.stats().handoffs == 2);
+    const std::uint64_t commands = bench.client.stats().commands;
+    twice.release();
+    CHECK(bench.client.stats().commands > commands);
+    REQUIRE(eventually([&] { return ready(mine[2], 0ms) || ready(theirs, 0ms); }));
+    none.release();
+    REQUIRE(ready(mine[2]));
+    REQUIRE(ready(theirs));
+    CHECK(bench.client.stats().handoffs == 2);
+    CHECK(bench.left() == "0");
+}
+
 TEST_CASE("a waiter for many permits is served before later waiters for few") {
     // It holds the others back for a second, and lets them pass for the next one. A busy machine may need some rounds.
     bool is_in_time = false;
