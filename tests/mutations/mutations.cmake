@@ -1569,7 +1569,7 @@ mutate(old_reading_of_the_clock lock/acquire_attempt.hpp
 
 # A hold of an object is not released by its destructor.
 mutate(hold_is_dropped lock/hold.ipp
-    "level_.keeper->release_later(level_.owner);"
+    "level_.keeper->release_later(level_.hold());"
     "static_cast<void>(level_.owner);"
     "integration/hold")
 
@@ -1831,7 +1831,7 @@ mutate(destroyed_and_not_cancelled session/operation.hpp
 
 # The destructor of a hold waits for the server.
 mutate(hold_destructor_waits lock/hold.ipp
-    "level_.keeper->release_later(level_.owner);"
+    "level_.keeper->release_later(level_.hold());"
     "static_cast<void>(level_.keeper->release(level_.owner));"
     "unit/rlock_release")
 
@@ -1929,12 +1929,12 @@ mutate(listener_ends_under_the_mutex session/subscriptions.hpp
 
 # Without memory to wait for its outcome, the release of a hold is forgotten.
 mutate(release_needs_memory_to_wait lock/lock_state.hpp
-    "            release_later(owner);\n            co_return"
+    "            release_later(which);\n            co_return"
     "            co_return"
     "faults/(no_memory|failing)")
 mutate(release_takes_the_level_too_early lock/hold.ipp
-    "    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.owner, by);\n    level = std::exchange(hold.level_, {});\n    co_return co_await releasing;"
-    "    level = std::exchange(hold.level_, {});\n    co_return co_await level.keeper->release_by(level.owner, by);"
+    "    Task<std::error_code> releasing = hold.level_.keeper->release_by(hold.level_.hold(), by);\n    level = std::exchange(hold.level_, {});\n    co_return co_await releasing;"
+    "    level = std::exchange(hold.level_, {});\n    co_return co_await level.keeper->release_by(level.hold(), by);"
     "faults/(no_memory|failing)")
 
 # Without memory to continue a coroutine elsewhere, it is continued twice.
@@ -1945,7 +1945,7 @@ mutate(continued_twice session/hop.ipp
 
 # Without memory, a grant that nobody wants any more ends the program.
 mutate(late_grant_throws lock/background_tries.hpp
-    "!wanted) parts_.releases.release_later(owner);"
+    "!wanted) parts_.releases.release_later({owner, answer.hold});"
     "!wanted)\n            parts_.releases.release_in_background(\n                owner, [](std::error_code) {}, Receiver::background);"
     "faults/(no_memory|failing)")
 # A message ends the wait for a release, whatever it is about.
@@ -3231,9 +3231,9 @@ mutate(silent_member_stays_silent quorum/quorum_rounds.hpp
     "integration/red_lock_fault")
 
 # A lock over several releases a member's hold that is not its own.
-mutate(quorum_releases_any_hold lock/releases.hpp
-    "(which.number && *which.number != hold->id)"
-    "false"
+mutate(quorum_releases_any_hold lock/leases.hpp
+    " || !which.is(hold->id)"
+    ""
     "integration/multi_lock_loss")
 
 # Of two calls that change one lease at the same time, the record may keep the other one's.

@@ -106,7 +106,7 @@ mutate(cancel_forgets_the_task session/under_way.hpp
 
 # The destructor of a hold waits for the server.
 mutate(hold_destructor_waits lock/hold.ipp
-    "level_.keeper->release_later(level_.owner);"
+    "level_.keeper->release_later(level_.hold());"
     "static_cast<void>(level_.keeper->release(level_.owner));")
 
 # An operation completes on the thread that renews and receives.
