@@ -130,6 +130,10 @@ void Proxy::trickle(std::size_t bytes, std::chrono::milliseconds pause) {
     thread_->call([&] {
         piece_ = bytes;
         pause_ = pause;
+        // What has gathered would go on trickling, and hold up all that comes after it.
+        if (bytes != 0) return;
+        for (Connection& connection : connections_)
+            for (Direction* direction : {&connection.up, &connection.down}) direction->out.hurry();
     });
 }
 

@@ -71,7 +71,8 @@ public:
     /// From now on delays each message by that time.
     void delay(std::chrono::milliseconds to_server, std::chrono::milliseconds to_client);
 
-    /// From now on sends replies in pieces of that many bytes, with a pause after each. 0: whole again.
+    /// From now on sends replies in pieces of that many bytes, with a pause after each. 0: whole again, and at once
+    /// what has gathered.
     void trickle(std::size_t bytes, std::chrono::milliseconds pause);
 
     /// On: no byte passes in either direction, and neither side is notified. Off: the traffic continues.

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <filesystem>
+#include <future>
+#include <string>
 #include <thread>
 
 #include "support/command_monitor.hpp"
@@ -415,6 +417,19 @@ TEST_CASE("messages can be slowed down, in each direction and byte by byte") {
     const Stopwatch watch;
     CHECK(client.text("PING") == "PONG");
     CHECK(watch.elapsed() >= 30ms);  // seven bytes, six pauses
+}
+
+TEST_CASE("what trickled arrives at once when the messages are whole again") {
+    RedisServer server;
+    RawRedis direct{server};
+    Proxy proxy{server.url()};
+    direct.text("SET", "big", std::string(20'000, 'x'));
+    proxy.trickle(1, 5ms);  // 100 s in all
+    auto reply = std::async(std::launch::async, [&] { return RawRedis{proxy.url(), 60s}.text("GET", "big"); });
+    REQUIRE(eventually([&] { return proxy.counts().bytes_to_client > 0; }));
+    proxy.trickle(0, 0ms);
+    CHECK(reply.wait_for(20s) == std::future_status::ready);
+    CHECK(reply.get().size() == 20'000);
 }
 
 TEST_CASE("a blackhole stops all messages, which arrive afterwards") {
