@@ -39,6 +39,8 @@ inline void check_options(const ClientOptions& options) {
     check_settings(settings_of(options), {});
     if (options.renewal_batch < 1 || options.renewal_batch > 1000)
         throw Error(errc::invalid_argument, {}, "renewal_batch must be from 1 to 1,000");
+    if (options.ping_interval < Milliseconds(0))
+        throw Error(errc::invalid_argument, {}, "ping_interval must not be negative");
     // A dead waiter shall block the others no longer than one of Redisson does.
     if (options.fair_waiter_timeout &&
         (*options.fair_waiter_timeout < Milliseconds(100) || *options.fair_waiter_timeout > std::chrono::minutes(5)))
@@ -63,6 +65,7 @@ inline std::unique_ptr<TransportPort> connect(std::string_view text, const Clien
     Url url = Url::parse(text);
     check_options(options);
     url.client_name = options.name;
+    url.ping_interval = options.ping_interval;
     if (options.credentials)
         url.credentials = std::make_shared<const std::function<Credentials()>>(options.credentials);
     return std::make_unique<TransportPortOf<HiredisTransport>>(

@@ -764,9 +764,13 @@ struct ClientOptions {
     // The lease of a hold acquired without one. The watchdog renews it every third of this time, so a crashed holder
     // blocks others no longer than this.
     Milliseconds watchdog_timeout = std::chrono::seconds(30);
-    // The time a server may take to reply to a command before its connection counts as dead. While a process waits,
-    // its subscriptions are checked by one more SUBSCRIBE after that time without a message.
+    // The time a server may take to reply to a command before its connection counts as dead.
     Milliseconds command_timeout = std::chrono::seconds(3);
+    // After this time without a message, a process that waits asks whether its connection for messages still works, by one
+    // more SUBSCRIBE. Without a reply within command_timeout it connects anew. So it misses no message for longer than both,
+    // even if something on the way drops them all without closing the connection. Zero: never asks, and relies on TCP,
+    // which notices a silent network within 30 s. Ignored by transports of your own.
+    Milliseconds ping_interval = std::chrono::seconds(15);
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
     // How many holds, or permits of one semaphore, the watchdog renews by one command at most: 1 to 1,000. The command is
@@ -2596,6 +2600,8 @@ struct Url {
     std::string client_name{};
     // Returns the login of each connection in place of `user` and `password`; null for none. Not part of the text, either.
     std::shared_ptr<const std::function<Credentials()>> credentials{};
+    // See ClientOptions::ping_interval. Not part of the text, either.
+    Milliseconds ping_interval = std::chrono::seconds(15);
 
     // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);
@@ -10099,8 +10105,8 @@ namespace detail {
 // reopened with back-off and subscribed to everything again.
 //
 // A connection may fall silent although nobody closes it, and its process would miss all messages. So it asks for one of
-// its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long
-// is lost.
+// its channels again when nothing has arrived for `ping_interval`. A connection on which a reply is outstanding for
+// `timeout` is lost.
 //
 // Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and
 // opening_from_. serving_ guards the connection and is held while the listener is notified; mutex_ may be
@@ -10123,11 +10129,13 @@ public:
     };
 
     // `wake` makes the serving thread look at duty() again. `answers` is called when a connection has received its
-    // first reply. Both are called on any thread.
+    // first reply. Both are called on any thread. `ping_interval`: zero for never.
     PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake,
-                     Channels channels = Channels::classic, std::function<void()> answers = nullptr)
+                     Channels channels = Channels::classic, std::function<void()> answers = nullptr,
+                     Milliseconds ping_interval = Milliseconds(0))
         : opener_(std::move(open)),
           timeout_(timeout),
+          ping_interval_(ping_interval),
           wake_(std::move(wake)),
           sharded_(channels == Channels::sharded),
           identifies_(channels == Channels::invalidations),
@@ -10325,7 +10333,11 @@ private:
     }
 
     // Returns when the silence of the open connection has lasted too long.
-    Instant silence_ends() { return requests_.any() || !wanted_.empty() ? silent_since_ + timeout_ : never; }
+    Instant silence_ends() {
+        if (requests_.any()) return silent_since_ + timeout_;
+        const bool is_asked = ping_interval_ > Milliseconds(0) && !wanted_.empty();
+        return is_asked ? deadline_after(silent_since_, ping_interval_) : never;
+    }
 
     // Asks a server that has been silent for too long whether it is still there. If it has been asked already, ends the
     // connection. A thread that watches receives in its own time, perhaps after both were suspended.
@@ -10445,6 +10457,7 @@ private:
 
     const Opener opener_;
     const Milliseconds timeout_;
+    const Milliseconds ping_interval_;
     const std::function<void()> wake_;
     const bool sharded_;
     const bool identifies_;
@@ -10512,7 +10525,7 @@ public:
                const std::function<void()>& answers)
         : wake_(std::move(wake)),
           reader_(url, open, timeout, wake_, CommandConnection::Connecting::one_attempt, nullptr, answers),
-          invalidations_(open, timeout, wake_, PubSubConnection::Channels::invalidations, answers) {}
+          invalidations_(open, timeout, wake_, PubSubConnection::Channels::invalidations, answers, url.ping_interval) {}
     KeyTracker(const KeyTracker&) = delete;
     KeyTracker& operator=(const KeyTracker&) = delete;
 
@@ -11085,8 +11098,9 @@ private:
 public:
     CommandConnection shared = make_connection();
     OwnConnections own{[this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
-    PubSubConnection subscriber{opener(), timeout_, request_poll_, PubSubConnection::Channels::sharded,
-                                [this] { answers(); }};
+    PubSubConnection subscriber{
+        opener(),          timeout_, request_poll_, PubSubConnection::Channels::sharded, [this] { answers(); },
+        url_.ping_interval};
     KeyTracker tracker{url_, opener(), timeout_, request_poll_, [this] { answers(); }};
     std::atomic<bool> is_down{false};  // the node reports that it is down; read without the mutex, too
     Reply down_words;                  // its error reply
@@ -11417,11 +11431,12 @@ class ClusterChannels {
     using Node = ClusterTopology::Node;
 
 public:
-    ClusterChannels(ClusterTopology& topology, Milliseconds timeout)
+    ClusterChannels(ClusterTopology& topology, Milliseconds timeout, Milliseconds ping_interval)
         : topology_(topology),
           classic_(
               [this](Connection& connection, Instant deadline) { return topology_.open_any(connection, deadline); },
-              timeout, [this] { topology_.request_poll(); }) {}
+              timeout, [this] { topology_.request_poll(); }, PubSubConnection::Channels::classic, nullptr,
+              ping_interval) {}
 
     // The node that serves the channel, and whether channels are sharded, may be unknown here: run() subscribes later.
     void subscribe(const std::string& channel) {
@@ -11980,7 +11995,7 @@ public:
     Cluster(const Url& url, Milliseconds timeout, PubSub pubsub)
         : topology_(url, timeout, pubsub, [this] { wake(); }),
           router_(topology_, timeout),
-          channels_(topology_, timeout) {}
+          channels_(topology_, timeout, url.ping_interval) {}
 
     // A posted command and its node keep each other alive: breaks the cycle.
     ~Cluster() override {
@@ -12833,7 +12848,8 @@ protected:
           timeout_(timeout),
           open_(reporting(std::move(open))),
           subscriber_(
-              open_, timeout, [this] { wake(); }, PubSubConnection::Channels::classic, [this] { answers(); }),
+              open_, timeout, [this] { wake(); }, PubSubConnection::Channels::classic, [this] { answers(); },
+              url.ping_interval),
           tracker_(
               url_, open_, timeout, [this] { wake(); }, [this] { answers(); }) {}
 
@@ -13198,6 +13214,8 @@ inline void check_options(const ClientOptions& options) {
     check_settings(settings_of(options), {});
     if (options.renewal_batch < 1 || options.renewal_batch > 1000)
         throw Error(errc::invalid_argument, {}, "renewal_batch must be from 1 to 1,000");
+    if (options.ping_interval < Milliseconds(0))
+        throw Error(errc::invalid_argument, {}, "ping_interval must not be negative");
     // A dead waiter shall block the others no longer than one of Redisson does.
     if (options.fair_waiter_timeout &&
         (*options.fair_waiter_timeout < Milliseconds(100) || *options.fair_waiter_timeout > std::chrono::minutes(5)))
@@ -13222,6 +13240,7 @@ inline std::unique_ptr<TransportPort> connect(std::string_view text, const Clien
     Url url = Url::parse(text);
     check_options(options);
     url.client_name = options.name;
+    url.ping_interval = options.ping_interval;
     if (options.credentials)
         url.credentials = std::make_shared<const std::function<Credentials()>>(options.credentials);
     return std::make_unique<TransportPortOf<HiredisTransport>>(

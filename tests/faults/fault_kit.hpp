@@ -53,6 +53,7 @@ inline ClientOptions quick() {
     options.watchdog_timeout = watchdog_timeout;
     options.command_timeout = command_timeout;
     options.unreachable_timeout = unreachable_timeout;
+    options.ping_interval = command_timeout;
     return options;
 }
 

@@ -108,6 +108,32 @@ TEST_CASE("fault: a subscription that falls silent is given up, and the next one
     contest.waiter.get();
 }
 
+TEST_CASE("a subscription without messages is checked after ping_interval, and never without one") {
+    FaultyPath path;
+    Client other{path.server.url(), long_lease()};
+    RLock theirs{other, "orders"};
+    theirs.lock();
+    ClientOptions options = long_lease();
+    bool is_checked = false;
+    SUBCASE("with an interval") { is_checked = true; }
+    SUBCASE("without") {}
+    options.ping_interval = is_checked ? patient(2000ms) : 0ms;
+    Client client{path.url(), options};
+    RLock orders{client, "orders"};
+    auto waiter = start([&] {
+        orders.lock();
+        orders.unlock();
+    });
+    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    const Stopwatch watch;
+    const long long first = path.redis.subscribe_calls();
+    CHECK(eventually([&] { return path.redis.subscribe_calls() > first; }, patient(4000ms)) == is_checked);
+    if (is_checked) CHECK(watch.elapsed() > options.ping_interval * 3 / 4);
+    theirs.unlock();
+    REQUIRE(ready_within(waiter, patient(10s)));
+    waiter.get();
+}
+
 TEST_CASE(
     "fault: a subscription without messages is kept while the server replies, and its waiter sends nothing else") {
     Contest contest;

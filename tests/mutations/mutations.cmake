@@ -3208,8 +3208,8 @@ mutate(silent_subscription_is_kept redis/pubsub_connection.hpp
 
 # A subscription that has fallen silent is noticed only if a confirmation is outstanding.
 mutate(silent_subscription_without_check redis/pubsub_connection.hpp
-    "requests_.any() || !wanted_.empty() ?"
-    "requests_.any() ?"
+    "return is_asked ? deadline_after(silent_since_, ping_interval_) : never;"
+    "return never;"
     "faults/pubsub")
 
 # The reply to a check of a subscription wakes all who wait for messages.

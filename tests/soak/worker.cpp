@@ -55,6 +55,7 @@ int run_worker(std::span<const std::string> args) {
     options.watchdog_timeout = watchdog_timeout;
     options.command_timeout = command_timeout;
     options.unreachable_timeout = unreachable_timeout;
+    options.ping_interval = command_timeout;
     options.grants = worker % 4 != 3;  // clients with and without them share locks
     Client client{args[0], options};
     std::vector<std::unique_ptr<Client>> steady;

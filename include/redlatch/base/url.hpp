@@ -3,7 +3,9 @@
 
 #include "redlatch/base/config.hpp"
 #include "redlatch/base/credentials.hpp"
+#include "redlatch/base/time.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -58,6 +60,8 @@ struct Url {
     std::string client_name{};
     // Returns the login of each connection in place of `user` and `password`; null for none. Not part of the text, either.
     std::shared_ptr<const std::function<Credentials()>> credentials{};
+    // See ClientOptions::ping_interval. Not part of the text, either.
+    Milliseconds ping_interval = std::chrono::seconds(15);
 
     // Parses a URL. Throws Error(errc::invalid_argument) if it is malformed.
     static Url parse(std::string_view text);

@@ -30,7 +30,7 @@ public:
     Cluster(const Url& url, Milliseconds timeout, PubSub pubsub)
         : topology_(url, timeout, pubsub, [this] { wake(); }),
           router_(topology_, timeout),
-          channels_(topology_, timeout) {}
+          channels_(topology_, timeout, url.ping_interval) {}
 
     // A posted command and its node keep each other alive: breaks the cycle.
     ~Cluster() override {

@@ -30,11 +30,12 @@ class ClusterChannels {
     using Node = ClusterTopology::Node;
 
 public:
-    ClusterChannels(ClusterTopology& topology, Milliseconds timeout)
+    ClusterChannels(ClusterTopology& topology, Milliseconds timeout, Milliseconds ping_interval)
         : topology_(topology),
           classic_(
               [this](Connection& connection, Instant deadline) { return topology_.open_any(connection, deadline); },
-              timeout, [this] { topology_.request_poll(); }) {}
+              timeout, [this] { topology_.request_poll(); }, PubSubConnection::Channels::classic, nullptr,
+              ping_interval) {}
 
     // The node that serves the channel, and whether channels are sharded, may be unknown here: run() subscribes later.
     void subscribe(const std::string& channel) {

@@ -138,8 +138,9 @@ private:
 public:
     CommandConnection shared = make_connection();
     OwnConnections own{[this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
-    PubSubConnection subscriber{opener(), timeout_, request_poll_, PubSubConnection::Channels::sharded,
-                                [this] { answers(); }};
+    PubSubConnection subscriber{
+        opener(),          timeout_, request_poll_, PubSubConnection::Channels::sharded, [this] { answers(); },
+        url_.ping_interval};
     KeyTracker tracker{url_, opener(), timeout_, request_poll_, [this] { answers(); }};
     std::atomic<bool> is_down{false};  // the node reports that it is down; read without the mutex, too
     Reply down_words;                  // its error reply

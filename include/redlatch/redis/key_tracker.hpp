@@ -43,7 +43,7 @@ public:
                const std::function<void()>& answers)
         : wake_(std::move(wake)),
           reader_(url, open, timeout, wake_, CommandConnection::Connecting::one_attempt, nullptr, answers),
-          invalidations_(open, timeout, wake_, PubSubConnection::Channels::invalidations, answers) {}
+          invalidations_(open, timeout, wake_, PubSubConnection::Channels::invalidations, answers, url.ping_interval) {}
     KeyTracker(const KeyTracker&) = delete;
     KeyTracker& operator=(const KeyTracker&) = delete;
 

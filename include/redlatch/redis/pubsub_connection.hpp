@@ -28,8 +28,8 @@ namespace detail {
 // reopened with back-off and subscribed to everything again.
 //
 // A connection may fall silent although nobody closes it, and its process would miss all messages. So it asks for one of
-// its channels again when nothing has arrived for `timeout`. A connection on which a reply is outstanding for that long
-// is lost.
+// its channels again when nothing has arrived for `ping_interval`. A connection on which a reply is outstanding for
+// `timeout` is lost.
 //
 // Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and
 // opening_from_. serving_ guards the connection and is held while the listener is notified; mutex_ may be
@@ -52,11 +52,13 @@ public:
     };
 
     // `wake` makes the serving thread look at duty() again. `answers` is called when a connection has received its
-    // first reply. Both are called on any thread.
+    // first reply. Both are called on any thread. `ping_interval`: zero for never.
     PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake,
-                     Channels channels = Channels::classic, std::function<void()> answers = nullptr)
+                     Channels channels = Channels::classic, std::function<void()> answers = nullptr,
+                     Milliseconds ping_interval = Milliseconds(0))
         : opener_(std::move(open)),
           timeout_(timeout),
+          ping_interval_(ping_interval),
           wake_(std::move(wake)),
           sharded_(channels == Channels::sharded),
           identifies_(channels == Channels::invalidations),
@@ -254,7 +256,11 @@ private:
     }
 
     // Returns when the silence of the open connection has lasted too long.
-    Instant silence_ends() { return requests_.any() || !wanted_.empty() ? silent_since_ + timeout_ : never; }
+    Instant silence_ends() {
+        if (requests_.any()) return silent_since_ + timeout_;
+        const bool is_asked = ping_interval_ > Milliseconds(0) && !wanted_.empty();
+        return is_asked ? deadline_after(silent_since_, ping_interval_) : never;
+    }
 
     // Asks a server that has been silent for too long whether it is still there. If it has been asked already, ends the
     // connection. A thread that watches receives in its own time, perhaps after both were suspended.
@@ -374,6 +380,7 @@ private:
 
     const Opener opener_;
     const Milliseconds timeout_;
+    const Milliseconds ping_interval_;
     const std::function<void()> wake_;
     const bool sharded_;
     const bool identifies_;

@@ -158,7 +158,8 @@ protected:
           timeout_(timeout),
           open_(reporting(std::move(open))),
           subscriber_(
-              open_, timeout, [this] { wake(); }, PubSubConnection::Channels::classic, [this] { answers(); }),
+              open_, timeout, [this] { wake(); }, PubSubConnection::Channels::classic, [this] { answers(); },
+              url.ping_interval),
           tracker_(
               url_, open_, timeout, [this] { wake(); }, [this] { answers(); }) {}
 

@@ -518,6 +518,8 @@ TEST_CASE("invalid client options are refused") {
     CHECK(refused([](ClientOptions& o) { o.renewal_batch = ~0U; }));
     CHECK_FALSE(refused([](ClientOptions& o) { o.renewal_batch = 1; }));
     CHECK_FALSE(refused([](ClientOptions& o) { o.renewal_batch = 1000; }));
+    CHECK(refused([](ClientOptions& o) { o.ping_interval = -1ms; }));
+    CHECK_FALSE(refused([](ClientOptions& o) { o.ping_interval = 0ms; }));
     CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = 99ms; }));
     CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = 0ms; }));
     CHECK(refused([](ClientOptions& o) { o.fair_waiter_timeout = -1s; }));

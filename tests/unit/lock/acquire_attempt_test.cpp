@@ -254,6 +254,6 @@ TEST_CASE("a try in the background that came too late is sent again if the lock 
         }));
         CHECK(answers == std::vector{Kind::late, wanted ? Kind::held : Kind::failed});
         CHECK(redis.sent("acquire").size() == (wanted ? 2 : 1));
-        if (wanted) CHECK_FALSE(LockAccess::state(lock).release(1));
+        if (wanted) CHECK_FALSE(LockAccess::state(lock).release({1}));
     }
 }
