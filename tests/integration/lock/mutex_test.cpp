@@ -601,7 +601,7 @@ TEST_CASE("a release whose reply is lost succeeds, and ends no other hold") {
     path.orders.lock();
     path.proxy.hold_next_replies(1, path.release);
     auto released = start([&, owner = redlatch::detail::this_thread_number()] {
-        return redlatch::detail::LockAccess::keeper(path.orders).release(owner);
+        return redlatch::detail::LockAccess::keeper(path.orders).release({owner});
     });
     // It is done, but its thread has no reply and will resend it.
     REQUIRE(eventually([&] { return !path.redis.exists("orders"); }, 20s));
