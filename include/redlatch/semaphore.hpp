@@ -178,7 +178,8 @@ public:
 
     // Releases n permits, or adds new ones. Creates the semaphore if it does not exist. Throws
     // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits. If the first one that
-    // waits in this process wants just n, it gets them without a command: at most local_handoff_limit times in a row.
+    // waits in this process wants just n, it gets them, and nobody waits for the server: at most local_handoff_limit times
+    // in a row.
     //
     // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the release
     // is not lost: the client retries it in the background for a minute and a half or more, while the process lives. So

@@ -3010,6 +3010,9 @@ struct HoldFacts {
 // Means an owner's hold: the one of this number, or whichever it is.
 struct WhichHold {
     WhichHold(OwnerNumber of, std::optional<std::uint64_t> hold = std::nullopt) noexcept : owner(of), number(hold) {}
+    WhichHold(OwnerNumber of, const HoldFacts& facts) noexcept : owner(of) {
+        if (facts.number != 0) number = facts.number;
+    }
 
     OwnerNumber owner;
     std::optional<std::uint64_t> number;
@@ -17212,16 +17215,20 @@ public:
     // succeed, as far as the server knows. `there` is the amount available, as far as the reply tells.
     void refused(Member& member, std::uint64_t generation, Milliseconds hint, Instant now, std::int64_t there = 0) {
         member.refused_at = generation;
-        if (there >= seen_ || now - seen_at_ > lately) {
-            seen_ = there;
-            seen_at_ = now;
-        }
+        saw(there, now);
         if (turns_of_ != member.number || there > most_) {
             turns_of_ = member.number;
             turns_began_ = now;
             most_ = there;
         }
         this->asked(generation, now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next()));
+    }
+
+    // Records that there was this much.
+    void saw(std::int64_t there, Instant now) {
+        if (there < seen_ && now - seen_at_ <= lately) return;
+        seen_ = there;
+        seen_at_ = now;
     }
 
     // Returns the next step of the representative.
@@ -17578,7 +17585,7 @@ concept HandsOver = requires {
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
 //   queue()                        if its waiters queue up on the server: see waiting_place.hpp
 //   Grant, may_be_granted(want), leave(request_id, place, granted)     if what they want may be granted to them there
-//   hands_over                     True if what one caller releases is all that another one wants
+//   hands_over                     True if what one caller releases is as good as any for another one
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
@@ -17649,6 +17656,7 @@ public:
             }
             me.want = want;
             if (place_.covers(place)) me.refusal = {generation, *answer};
+            is_set_up_ = answer->is_set_up;
             if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
@@ -17691,9 +17699,10 @@ public:
         const std::lock_guard lock(core_.mutex);
         Member* const heir = room_.queue.front();
         const bool is_confirmed = settings.require_replicas != 0 || settings.require_fsync;
-        // A question that is under way may be answered with what the heir wants.
-        if (!heir || heir->phase != Waiter::Phase::waiting || heir->want.amount() != amount || is_confirmed ||
-            heir->require_replicas != 0 || heir->require_fsync || handoffs_ >= settings.local_handoff_limit) {
+        // A question that is under way may be answered with what the heir wants. A release creates what does not exist.
+        if (!heir || !is_set_up_ || heir->phase != Waiter::Phase::waiting || heir->want.amount() != amount ||
+            is_confirmed || heir->require_replicas != 0 || heir->require_fsync ||
+            handoffs_ >= settings.local_handoff_limit) {
             handoffs_ = 0;
             return false;
         }
@@ -17703,10 +17712,11 @@ public:
         heir->want.served = true;
         heir->phase = Waiter::Phase::served;
         room_.queue.leave(*heir);
-        // The place of this process is for the next one, too. The answer that the heir has got is its own, unless it wants
-        // less.
+        room_.queue.saw(amount, Clock::now());
+        // The next one waits at the place of this process, too. What the server has answered holds for one that wants the
+        // same.
         if (Member* const next = room_.queue.front()) {
-            if (next->want.amount() >= amount) next->refused_at = std::max(next->refused_at, heir->refused_at);
+            if (next->want.amount() == amount) next->refused_at = std::max(next->refused_at, heir->refused_at);
             room_.wake(*next);
         }
         room_.wake(*heir);
@@ -17862,6 +17872,7 @@ public:
 private:
     // Raises an event if nobody has set up what the caller waits for: once in a wait. Someone may still do so.
     void tell_if_not_set_up(Member& me, const Answer& answer) noexcept {
+        is_set_up_ = answer.is_set_up;
         if (answer.is_set_up || std::exchange(me.is_told, true)) return;
         core_.session.raise(Event::Kind::not_set_up, key(),
                             "a caller waits for its permits, but nobody has set it up; call try_set_permits()");
@@ -17940,7 +17951,8 @@ private:
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
-    unsigned handoffs_ = 0;  // in a row
+    unsigned handoffs_ = 0;   // in a row
+    bool is_set_up_ = false;  // according to the last refusal
     GrantReceipt<Protocol, Leases, WaitingRoom<Queue>> grants_{core_, deliveries_, leases_, place_, room_};
     Questions<Protocol, Leases> questions_{core_, deliveries_, leases_, place_, patience_};
 };
@@ -18222,7 +18234,7 @@ public:
     virtual void release_later(const WhichHold& which) noexcept = 0;
 
     // The caller that acquired a first level has given up before, so Lease::at_least() does not apply to it.
-    virtual void waive_minimum(OwnerNumber) noexcept {}
+    virtual void waive_minimum(const WhichHold&) noexcept {}
 
     virtual Instant valid_until(const WhichHold& which) = 0;
     virtual std::stop_token lost(const WhichHold& which) = 0;
@@ -18238,7 +18250,7 @@ struct HeldLevel {
     Reentry reentry = Reentry::allowed;
 
     // Returns the hold that this is a level of. The Owner may have lost it, and have acquired another one.
-    WhichHold hold() const noexcept { return {owner, facts.number != 0 ? std::optional(facts.number) : std::nullopt}; }
+    WhichHold hold() const noexcept { return {owner, facts}; }
 };
 
 }  // namespace detail
@@ -18273,7 +18285,8 @@ struct HoldAccess {
 //   redlatch::Hold hold = orders.hold();   // waits, like lock()
 //   std::thread([hold = std::move(hold)] { … }).detach();
 //
-// Each hold has an owner of its own, unless it was acquired for an Owner: then it is one level of that one. So two holds
+// Each hold has an owner of its own, unless it was acquired for an Owner: then it is one level of that one's hold (of a
+// MultiLock or RedLock: of whichever hold the Owner has). So two holds
 // of one lock exclude each other, and a hold excludes the threads that call lock(), also in the thread that has it. It
 // keeps alive what it needs, so it may outlive the lock and the client;
 // a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use different
@@ -18649,7 +18662,7 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
     try {
         return level.keeper->release(level.hold());
     } catch (const std::exception&) {
-        // It is an owner that no one else knows, so it did hold the lock, but the loss is long ago.
+        // It did hold the lock, but the loss is long ago.
         return errc::hold_lost;
     }
 }
@@ -19213,7 +19226,7 @@ private:
 
         // Nobody wants what was acquired.
         void unwanted() noexcept {
-            if (held_) keeper_->waive_minimum(request_.owner);
+            if (held_) keeper_->waive_minimum({request_.owner, facts_});
         }
 
         Hold result(const std::shared_ptr<OperationHost>& host) {
@@ -24718,10 +24731,10 @@ public:
 
     void release_later(const WhichHold& which) noexcept override { parts_.releases.release_later(which); }
 
-    void waive_minimum(OwnerNumber owner) noexcept override {
+    void waive_minimum(const WhichHold& which) noexcept override {
         const std::lock_guard lock(core_.mutex);
-        HoldRecord* hold = core_.holds.find(owner);
-        if (hold && hold->count == 1) hold->stays_until = Instant::min();
+        HoldRecord* hold = core_.holds.find(which.owner);
+        if (hold && which.is(hold->id) && hold->count == 1) hold->stays_until = Instant::min();
     }
 
     // --- queries without a command: see Leases ----------------------------------------------------------------
@@ -25994,7 +26007,7 @@ local publish, now
 inline constexpr ScriptText queue_keys = joined<queue_names, queue_words>;
 
 inline constexpr ScriptText lock_queue{R"lua(
-local offer, most_grants, turn_length, most_tries, stand_in = 2000, 16, 20, 32, 400
+local offer, most_grants, turn_length, most_tries, stand_in = 2000, 8, 20, 32, 400
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -26155,10 +26168,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "f85dd90cad86bbef41e2f7a44c7df65a07de5938"};
+    "f7b2c380b790a09eb19a9fc2b680c85b42172719"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "e42585a03e62e433e2ea7a996ae594093996ecf7"};
+    "6e8f46bfe7399ddd2ea9e07a2c6846773c279308"};
 // clang-format on
 
 }  // namespace detail
@@ -26291,7 +26304,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "3ecac36476b63002b2002f44ed78a38f2f7b4e02"};
+    "16fd2ed58cff3ab8729f31ed49a41b7f3f923c3b"};
 // clang-format on
 
 }  // namespace detail
@@ -26498,10 +26511,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "b0a5f3448489fe4d7a385809b1f41b93e3466053"};
+    "fdede2c275f29b93c21176300661e9ee1701b414"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "34d4c4fa25ba6fcac55f614debdc39d3dcdc5fce"};
+    "dd0e099124b9f9a03bc5d08bb474ae98a231a52c"};
 // clang-format on
 
 }  // namespace detail
@@ -26813,16 +26826,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "1c670b57976f6492916ae37fa2c0253bd2794e4a"};
+    "560131ae84c559acb7524b6774df28c641c2f69e"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "04f12cf871da66825659024c994ea40cb6a42f84"};
+    "d88ea6b8863e8c350a5e91cf9ebe987cfcd45d94"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "72e3f12e30c6db0ba8c5c2880a3a0c091b761ced"};
+    "8371dbb79437c555c3dcc0a977a518e6aaaa00d5"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "7b9c70df75876c3db9afc3ac3046964ba44ae1d1"};
+    "473992e50f8c19cf45dab624c9df1de329fc350e"};
 // clang-format on
 
 }  // namespace detail
@@ -32825,7 +32838,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "5edf1879e2b0e305a15d566b33e99e9d97f8ca64"};
+    "c4fc94e3290c8851b0aa8bd0c5bdd534a3f7a672"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -32843,7 +32856,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "242abd646304c8c510a02153d65b745f706aa80b"};
+    "c8e7261b382850bf72e03bf36dde0aa4fe655033"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
@@ -33020,16 +33033,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "123f1d3980b28d2d3bd546c46794a99d1bed0acc"};
+    "9bd43b3ea17a9712d963cbb0166417ab40a0a340"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "3329f22c81282271a00a3df8e58d6871611678cd"};
+    "3292d715c843793437daac5aaec1561edb47acbc"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "190ea64e06b350541285401e4f91b3c9c3039d96"};
+    "779c9ebdbfb714717a9ee2db4cd7e493d2e5626f"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "316ae176742720280ab80a3d2f1bb81e345b5e2b"};
+    "c58ffd9aae51c9b7cb40d2795e0ff5c9cdd451d1"};
 // clang-format on
 
 }  // namespace detail
@@ -33117,10 +33130,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "920d3a0f92ab221db961e8ecb3af38afd4bef210"};
+    "f5c42f3f677f0972ff8f73c9febeb33d97b2b80e"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "8ba267930cb8670f7cc052df49194591c7f27eb9"};
+    "3a5789271e21b1dfaa6f3219d2b9e69c1e6cbf7a"};
 // clang-format on
 
 }  // namespace detail
@@ -34159,7 +34172,8 @@ public:
 
     // Releases n permits, or adds new ones. Creates the semaphore if it does not exist. Throws
     // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits. If the first one that
-    // waits in this process wants just n, it gets them without a command: at most local_handoff_limit times in a row.
+    // waits in this process wants just n, it gets them, and nobody waits for the server: at most local_handoff_limit times
+    // in a row.
     //
     // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the release
     // is not lost: the client retries it in the background for a minute and a half or more, while the process lives. So

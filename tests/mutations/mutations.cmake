@@ -3167,8 +3167,8 @@ mutate(again_of_a_later_hold lock/acquires.hpp
 
 # A lost hold of an Owner releases its next hold.
 mutate(lost_hold_means_the_next_one lock/hold_keeper.hpp
-    "return {owner, facts.number != 0 ? std::optional(facts.number) : std::nullopt};"
-    "return {owner, std::nullopt};"
+    "return {owner, facts};"
+    "return {owner};"
     "integration/hold_test")
 
 # A hold that is lost before its object is made has neither a number nor a token.

@@ -98,6 +98,9 @@ struct HoldFacts {
 // Means an owner's hold: the one of this number, or whichever it is.
 struct WhichHold {
     WhichHold(OwnerNumber of, std::optional<std::uint64_t> hold = std::nullopt) noexcept : owner(of), number(hold) {}
+    WhichHold(OwnerNumber of, const HoldFacts& facts) noexcept : owner(of) {
+        if (facts.number != 0) number = facts.number;
+    }
 
     OwnerNumber owner;
     std::optional<std::uint64_t> number;

@@ -68,7 +68,7 @@ REDLATCH_INLINE std::error_code Hold::unlock() noexcept {
     try {
         return level.keeper->release(level.hold());
     } catch (const std::exception&) {
-        // It is an owner that no one else knows, so it did hold the lock, but the loss is long ago.
+        // It did hold the lock, but the loss is long ago.
         return errc::hold_lost;
     }
 }

@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <stop_token>
 #include <string>
 #include <system_error>
@@ -55,7 +54,7 @@ public:
     virtual void release_later(const WhichHold& which) noexcept = 0;
 
     // The caller that acquired a first level has given up before, so Lease::at_least() does not apply to it.
-    virtual void waive_minimum(OwnerNumber) noexcept {}
+    virtual void waive_minimum(const WhichHold&) noexcept {}
 
     virtual Instant valid_until(const WhichHold& which) = 0;
     virtual std::stop_token lost(const WhichHold& which) = 0;
@@ -71,7 +70,7 @@ struct HeldLevel {
     Reentry reentry = Reentry::allowed;
 
     // Returns the hold that this is a level of. The Owner may have lost it, and have acquired another one.
-    WhichHold hold() const noexcept { return {owner, facts.number != 0 ? std::optional(facts.number) : std::nullopt}; }
+    WhichHold hold() const noexcept { return {owner, facts}; }
 };
 
 }  // namespace detail

@@ -339,7 +339,7 @@ private:
 
         // Nobody wants what was acquired.
         void unwanted() noexcept {
-            if (held_) keeper_->waive_minimum(request_.owner);
+            if (held_) keeper_->waive_minimum({request_.owner, facts_});
         }
 
         Hold result(const std::shared_ptr<OperationHost>& host) {

@@ -150,10 +150,10 @@ public:
 
     void release_later(const WhichHold& which) noexcept override { parts_.releases.release_later(which); }
 
-    void waive_minimum(OwnerNumber owner) noexcept override {
+    void waive_minimum(const WhichHold& which) noexcept override {
         const std::lock_guard lock(core_.mutex);
-        HoldRecord* hold = core_.holds.find(owner);
-        if (hold && hold->count == 1) hold->stays_until = Instant::min();
+        HoldRecord* hold = core_.holds.find(which.owner);
+        if (hold && which.is(hold->id) && hold->count == 1) hold->stays_until = Instant::min();
     }
 
     // --- queries without a command: see Leases ----------------------------------------------------------------

@@ -77,16 +77,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "1c670b57976f6492916ae37fa2c0253bd2794e4a"};
+    "560131ae84c559acb7524b6774df28c641c2f69e"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "04f12cf871da66825659024c994ea40cb6a42f84"};
+    "d88ea6b8863e8c350a5e91cf9ebe987cfcd45d94"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "72e3f12e30c6db0ba8c5c2880a3a0c091b761ced"};
+    "8371dbb79437c555c3dcc0a977a518e6aaaa00d5"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "7b9c70df75876c3db9afc3ac3046964ba44ae1d1"};
+    "473992e50f8c19cf45dab624c9df1de329fc350e"};
 // clang-format on
 
 }  // namespace detail

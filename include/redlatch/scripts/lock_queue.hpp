@@ -61,7 +61,7 @@ local publish, now
 inline constexpr ScriptText queue_keys = joined<queue_names, queue_words>;
 
 inline constexpr ScriptText lock_queue{R"lua(
-local offer, most_grants, turn_length, most_tries, stand_in = 2000, 16, 20, 32, 400
+local offer, most_grants, turn_length, most_tries, stand_in = 2000, 8, 20, 32, 400
 
 local function text(number) return string.format('%.0f', number) end
 
@@ -222,10 +222,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "f85dd90cad86bbef41e2f7a44c7df65a07de5938"};
+    "f7b2c380b790a09eb19a9fc2b680c85b42172719"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "e42585a03e62e433e2ea7a996ae594093996ecf7"};
+    "6e8f46bfe7399ddd2ea9e07a2c6846773c279308"};
 // clang-format on
 
 }  // namespace detail

@@ -131,7 +131,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "3ecac36476b63002b2002f44ed78a38f2f7b4e02"};
+    "16fd2ed58cff3ab8729f31ed49a41b7f3f923c3b"};
 // clang-format on
 
 }  // namespace detail

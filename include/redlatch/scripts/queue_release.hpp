@@ -205,10 +205,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "b0a5f3448489fe4d7a385809b1f41b93e3466053"};
+    "fdede2c275f29b93c21176300661e9ee1701b414"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "34d4c4fa25ba6fcac55f614debdc39d3dcdc5fce"};
+    "dd0e099124b9f9a03bc5d08bb474ae98a231a52c"};
 // clang-format on
 
 }  // namespace detail

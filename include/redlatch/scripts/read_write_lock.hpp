@@ -316,7 +316,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "5edf1879e2b0e305a15d566b33e99e9d97f8ca64"};
+    "c4fc94e3290c8851b0aa8bd0c5bdd534a3f7a672"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -334,7 +334,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "242abd646304c8c510a02153d65b745f706aa80b"};
+    "c8e7261b382850bf72e03bf36dde0aa4fe655033"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};

@@ -170,16 +170,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "123f1d3980b28d2d3bd546c46794a99d1bed0acc"};
+    "9bd43b3ea17a9712d963cbb0166417ab40a0a340"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "3329f22c81282271a00a3df8e58d6871611678cd"};
+    "3292d715c843793437daac5aaec1561edb47acbc"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "190ea64e06b350541285401e4f91b3c9c3039d96"};
+    "779c9ebdbfb714717a9ee2db4cd7e493d2e5626f"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "316ae176742720280ab80a3d2f1bb81e345b5e2b"};
+    "c58ffd9aae51c9b7cb40d2795e0ff5c9cdd451d1"};
 // clang-format on
 
 }  // namespace detail

@@ -87,10 +87,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "920d3a0f92ab221db961e8ecb3af38afd4bef210"};
+    "f5c42f3f677f0972ff8f73c9febeb33d97b2b80e"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "8ba267930cb8670f7cc052df49194591c7f27eb9"};
+    "3a5789271e21b1dfaa6f3219d2b9e69c1e6cbf7a"};
 // clang-format on
 
 }  // namespace detail

@@ -70,16 +70,20 @@ public:
     // succeed, as far as the server knows. `there` is the amount available, as far as the reply tells.
     void refused(Member& member, std::uint64_t generation, Milliseconds hint, Instant now, std::int64_t there = 0) {
         member.refused_at = generation;
-        if (there >= seen_ || now - seen_at_ > lately) {
-            seen_ = there;
-            seen_at_ = now;
-        }
+        saw(there, now);
         if (turns_of_ != member.number || there > most_) {
             turns_of_ = member.number;
             turns_began_ = now;
             most_ = there;
         }
         this->asked(generation, now + std::min<Clock::duration>(std::min(hint, slow_poll * 2), poll_.next()));
+    }
+
+    // Records that there was this much.
+    void saw(std::int64_t there, Instant now) {
+        if (there < seen_ && now - seen_at_ <= lately) return;
+        seen_ = there;
+        seen_at_ = now;
     }
 
     // Returns the next step of the representative.

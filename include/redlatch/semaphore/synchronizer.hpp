@@ -60,7 +60,7 @@ concept HandsOver = requires {
 //   give_back(request_id, wants)       gives back what was taken for callers that have left
 //   queue()                        if its waiters queue up on the server: see waiting_place.hpp
 //   Grant, may_be_granted(want), leave(request_id, place, granted)     if what they want may be granted to them there
-//   hands_over                     True if what one caller releases is all that another one wants
+//   hands_over                     True if what one caller releases is as good as any for another one
 // `Leases` is the part that keeps the leases of what was taken.
 //
 // The mutex of SynchronizerCore guards all parts.
@@ -131,6 +131,7 @@ public:
             }
             me.want = want;
             if (place_.covers(place)) me.refusal = {generation, *answer};
+            is_set_up_ = answer->is_set_up;
             if (begun < request.deadline) tell_if_not_set_up(me, *answer);
         }
         lock.unlock();
@@ -173,9 +174,10 @@ public:
         const std::lock_guard lock(core_.mutex);
         Member* const heir = room_.queue.front();
         const bool is_confirmed = settings.require_replicas != 0 || settings.require_fsync;
-        // A question that is under way may be answered with what the heir wants.
-        if (!heir || heir->phase != Waiter::Phase::waiting || heir->want.amount() != amount || is_confirmed ||
-            heir->require_replicas != 0 || heir->require_fsync || handoffs_ >= settings.local_handoff_limit) {
+        // A question that is under way may be answered with what the heir wants. A release creates what does not exist.
+        if (!heir || !is_set_up_ || heir->phase != Waiter::Phase::waiting || heir->want.amount() != amount ||
+            is_confirmed || heir->require_replicas != 0 || heir->require_fsync ||
+            handoffs_ >= settings.local_handoff_limit) {
             handoffs_ = 0;
             return false;
         }
@@ -185,10 +187,11 @@ public:
         heir->want.served = true;
         heir->phase = Waiter::Phase::served;
         room_.queue.leave(*heir);
-        // The place of this process is for the next one, too. The answer that the heir has got is its own, unless it wants
-        // less.
+        room_.queue.saw(amount, Clock::now());
+        // The next one waits at the place of this process, too. What the server has answered holds for one that wants the
+        // same.
         if (Member* const next = room_.queue.front()) {
-            if (next->want.amount() >= amount) next->refused_at = std::max(next->refused_at, heir->refused_at);
+            if (next->want.amount() == amount) next->refused_at = std::max(next->refused_at, heir->refused_at);
             room_.wake(*next);
         }
         room_.wake(*heir);
@@ -344,6 +347,7 @@ public:
 private:
     // Raises an event if nobody has set up what the caller waits for: once in a wait. Someone may still do so.
     void tell_if_not_set_up(Member& me, const Answer& answer) noexcept {
+        is_set_up_ = answer.is_set_up;
         if (answer.is_set_up || std::exchange(me.is_told, true)) return;
         core_.session.raise(Event::Kind::not_set_up, key(),
                             "a caller waits for its permits, but nobody has set it up; call try_set_permits()");
@@ -422,7 +426,8 @@ private:
     WaitingRoom<Queue> room_;
     PlaceOf<Protocol> place_{core_, deliveries_};
     Patience patience_;
-    unsigned handoffs_ = 0;  // in a row
+    unsigned handoffs_ = 0;   // in a row
+    bool is_set_up_ = false;  // according to the last refusal
     GrantReceipt<Protocol, Leases, WaitingRoom<Queue>> grants_{core_, deliveries_, leases_, place_, room_};
     Questions<Protocol, Leases> questions_{core_, deliveries_, leases_, place_, patience_};
 };

@@ -276,12 +276,23 @@ TEST_CASE("a released permit goes to a waiter of the process that wants just tha
     CHECK(bench.client.stats().commands == commands);
     CHECK(bench.client.stats().handoffs == 2);
     CHECK(bench.client.stats().acquisitions == 3);
-    // The fourth wants more than one of them, which is there now.
+    // The fourth wants two.
     last = Permits();
     REQUIRE(eventually([&] { return bench.left() == "1"; }));
     bench.seats.release();
     fourth.get();
     CHECK(bench.left() == "0");
+}
+
+TEST_CASE("a release creates a semaphore that does not exist, although a waiter of the process wants just that") {
+    Bench bench;
+    auto waiter = start_waiting(bench.client, [&] { bench.seats.acquire(); });
+    static_cast<void>(commands_when_quiet(bench.client));
+    bench.seats.release();
+    waiter.get();
+    CHECK(bench.left() == "0");
+    CHECK(bench.seats.release_if_exists());
+    CHECK(bench.client.stats().handoffs == 0);
 }
 
 TEST_CASE("permits go round in a process local_handoff_limit times, then it is another one's turn") {
@@ -296,6 +307,7 @@ TEST_CASE("permits go round in a process local_handoff_limit times, then it is a
     std::vector<std::future<void>> mine;
     for (int i = 0; i < 3; ++i) mine.push_back(start_waiting(bench.client, [&] { twice.acquire(); }));
     auto theirs = start_waiting(other, [&] { same.acquire(); });
+    static_cast<void>(commands_when_quiet(bench.client));
     for (int i = 0; i < 2; ++i) {
         twice.release();
         REQUIRE(eventually([&] { return ready(mine[static_cast<std::size_t>(i)], 0ms); }));
