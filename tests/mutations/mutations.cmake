@@ -2392,7 +2392,7 @@ mutate(background_ignores_the_minimum lock/deliveries.hpp
 
 # A grant that nobody wants any more keeps the lock for its minimum hold.
 mutate(unwanted_grant_stays lock/lock_api.hpp
-    "if (held_) keeper_->waive_minimum(request_.owner);"
+    "if (held_) keeper_->waive_minimum({request_.owner, facts_});"
     ""
     "integration/hold_bounds")
 

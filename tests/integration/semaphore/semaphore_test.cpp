@@ -263,6 +263,8 @@ TEST_CASE("a waiting process sends nothing, and one query serves all of its thre
 
 TEST_CASE("a released permit goes to a waiter of the process that wants just that, without a command") {
     Bench bench(1);
+    // The first waiter asks now and then if it has never seen what it wants.
+    CHECK_FALSE(bench.seats.try_acquire_for(50ms, 2));
     bench.seats.acquire();
     auto second = start_waiting(bench.client, [&] { bench.seats.acquire(); });
     auto third = start_waiting(bench.client, [&] { return bench.seats.hold(); });
@@ -303,6 +305,7 @@ TEST_CASE("permits go round in a process local_handoff_limit times, then it is a
     Semaphore none = limited(0), twice = limited(2);
     Client other(bench.server.url());
     Semaphore same(other, "seats");
+    CHECK_FALSE(bench.seats.try_acquire_for(50ms, 2));
     bench.seats.acquire();
     std::vector<std::future<void>> mine;
     for (int i = 0; i < 3; ++i) mine.push_back(start_waiting(bench.client, [&] { twice.acquire(); }));
