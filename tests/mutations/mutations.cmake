@@ -2515,7 +2515,7 @@ mutate(leaving_keeps_the_place scripts/queue_release.hpp
 
 # Those who do not queue never get their turn.
 mutate(others_get_no_turn scripts/lock_queue.hpp
-    "stand_in = 2000, 16, 20, 32, 400"
+    "stand_in = 2000, 8, 20, 32, 400"
     "stand_in = 2000, 1000000, 20, 32, 400"
     "integration/grants")
 
@@ -3250,13 +3250,13 @@ mutate(doubtful_lease_is_forgotten permit_expirable_semaphore.ipp
 
 # Permits go round in one process for ever.
 mutate(permits_stay_in_the_process semaphore/synchronizer.hpp
-    "heir->require_fsync || handoffs_ >= settings.local_handoff_limit"
+    "heir->require_fsync ||\n            handoffs_ >= settings.local_handoff_limit"
     "heir->require_fsync"
     "integration/semaphore_test")
 
 # A waiter gets fewer permits than it wants from a release in its process.
 mutate(heir_gets_too_few_permits semaphore/synchronizer.hpp
-    "heir->want.amount() != amount || "
+    "heir->want.amount() != amount ||"
     ""
     "integration/semaphore_test")
 

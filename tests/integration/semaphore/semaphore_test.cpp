@@ -272,10 +272,11 @@ TEST_CASE("a released permit goes to a waiter of the process that wants just tha
     const std::uint64_t commands = commands_when_quiet(bench.client);
     bench.seats.release();
     second.get();
+    CHECK(bench.client.stats().commands == commands);
     bench.seats.release();
     Permits last = third.get();
     CHECK(bench.left() == "0");
-    CHECK(bench.client.stats().commands == commands);
+    CHECK(bench.client.stats().commands <= commands + 1);  // the fourth is the first now, and asks for what it wants
     CHECK(bench.client.stats().handoffs == 2);
     CHECK(bench.client.stats().acquisitions == 3);
     // The fourth wants two.
