@@ -9900,21 +9900,21 @@ public:
     explicit PubSubRequests(bool sharded) : sharded_(sharded) {}
 
     // Appends the query for the number by which the server knows the connection. Its refusal is one of this channel.
-    void append_id_query(std::string& out, const std::string& channel) {
+    void append_id_query(std::string& out, const std::string& channel, Instant now) {
         append_command(out, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});
-        asked_.push_back({channel});
+        asked_.push_back({channel, now});
     }
 
     // Appends a request to which a server replies that is still there: it subscribes once more to this channel, which
     // needs no more rights than the first time.
-    void append_check(std::string& out, const std::string& channel) {
+    void append_check(std::string& out, const std::string& channel, Instant now) {
         append_command(out, Command{std::array<std::string_view, 2>{subscribe_word(), channel}, 0});
-        asked_.push_back({channel, true, true});
+        asked_.push_back({.channel = channel, .at = now, .is_check = true});
     }
 
     // Appends the commands that make these changes: one for consecutive channels with the same change. Channels of several
     // slots must not share a command, nor may those that are to be requested alone.
-    void append(std::string& out, const std::vector<ChannelChange>& changes) {
+    void append(std::string& out, const std::vector<ChannelChange>& changes, Instant now) {
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].wanted;
             std::vector<std::string_view> words{wanted ? subscribe_word()
@@ -9927,7 +9927,7 @@ public:
                 words.push_back(changes[i].channel);
                 if (!wanted && !sharded_) continue;  // never refused
                 if (words.size() > 2) asked_.back().ends_command = false;
-                asked_.push_back({changes[i].channel});
+                asked_.push_back({changes[i].channel, now});
             }
             append_command(out, Command{words, 0});
         }
@@ -9957,6 +9957,9 @@ public:
     // Returns true if a reply is outstanding.
     bool any() const noexcept { return !asked_.empty(); }
 
+    // Returns when the oldest request without a reply was made. There must be one.
+    Instant oldest() const noexcept { return asked_.front().at; }
+
     // Records that the oldest command was refused, and returns its channels; none if nothing was asked. That of a
     // check is no_channel.
     std::vector<std::string> refuse() {
@@ -9979,6 +9982,7 @@ private:
     // A channel that a command names.
     struct Asked {
         std::string channel;
+        Instant at;
         bool ends_command = true;
         bool is_check = false;
     };
@@ -10107,9 +10111,9 @@ namespace detail {
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
 // reopened with back-off and subscribed to everything again.
 //
-// A connection may fall silent although nobody closes it, and its process would miss all messages. So it asks for one of
-// its channels again when nothing has arrived for `ping_interval`. A connection on which a reply is outstanding for
-// `timeout` is lost.
+// A connection may fall silent, or far behind, although nobody closes it, and its process would miss all messages, or be late
+// with them. So it asks for one of its channels again when it has got no reply for `ping_interval`, whatever else arrives.
+// A connection on which a reply is outstanding for `timeout` is lost.
 //
 // Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and
 // opening_from_. serving_ guards the connection and is held while the listener is notified; mutex_ may be
@@ -10176,7 +10180,7 @@ public:
         polled_ = true;
         if (watched_) polled_ = false;
         const int events = (polled_ ? POLLIN : 0) | (full_ ? POLLOUT : 0);
-        if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), silence_ends()};
+        if (is_open()) return {events != 0 ? link_.socket.fd() : -1, static_cast<short>(events), check_due()};
         if (watched_) return {};
         const std::lock_guard lock(mutex_);
         return {-1, 0, wanted_.empty() || opening_ ? never : next_attempt_};
@@ -10191,7 +10195,7 @@ public:
             if (!is_open()) return reopen(deadline);
             send_changes();
             if (!watched_) receive(listener);
-            end_silence(listener);
+            check(listener);
         } catch (...) {  // no memory: received or unsent data may be lost
             end(listener);
         }
@@ -10335,36 +10339,39 @@ private:
         if (!has_moved) next_attempt_ = Clock::now() + backoff_.next();
     }
 
-    // Returns when the silence of the open connection has lasted too long.
-    Instant silence_ends() {
-        if (requests_.any()) return silent_since_ + timeout_;
+    // Returns when the open connection has been without a reply for too long.
+    Instant check_due() {
+        if (requests_.any()) return std::max(requests_.oldest() + timeout_, look_again_);
         const bool is_asked = ping_interval_ > Milliseconds(0) && !wanted_.empty();
-        return is_asked ? deadline_after(silent_since_, ping_interval_) : never;
+        return is_asked ? deadline_after(answered_at_, ping_interval_) : never;
     }
 
-    // Asks a server that has been silent for too long whether it is still there. If it has been asked already, ends the
-    // connection. A thread that watches receives in its own time, perhaps after both were suspended.
-    void end_silence(Listener& listener) {
-        if (!is_open() || Clock::now() < silence_ends()) return;
-        if (watched_ && link_.socket.has_news()) {
-            silent_since_ = Clock::now();
-        } else if (requests_.any()) {
+    // Asks a server that has not replied for too long whether it is still there. If it has been asked already, ends the
+    // connection. A thread that watches receives in its own time, perhaps after both were suspended: it gets as much again.
+    void check(Listener& listener) {
+        const Instant now = Clock::now();
+        if (!is_open() || now < check_due()) return;
+        if (!requests_.any()) {
+            if (const std::string channel = wanted_.any(); !channel.empty()) {
+                requests_.append_check(out_, channel, now);
+                send();
+            }
+        } else if (const Instant last = requests_.oldest() + 2 * timeout_;
+                   watched_ && now < last && link_.socket.has_news()) {
+            look_again_ = std::min(last, now + timeout_ / 8);
+        } else {
             end(listener);
-        } else if (const std::string channel = wanted_.any(); !channel.empty()) {
-            requests_.append_check(out_, channel);
-            silent_since_ = Clock::now();
-            send();
         }
     }
 
     // Sends as far as there is room; the next rounds send the rest.
     void send_changes() {
         const std::vector<ChannelChange> changes = wanted_.take_changes();
-        if (!changes.empty() && !requests_.any()) silent_since_ = Clock::now();
+        const Instant now = Clock::now();
         // A subscriber may not ask any more.
         if (identifies_ && id_ == 0 && !changes.empty() && changes.front().wanted)
-            requests_.append_id_query(out_, changes.front().channel);
-        requests_.append(out_, changes);
+            requests_.append_id_query(out_, changes.front().channel, now);
+        requests_.append(out_, changes, now);
         if (!out_.empty() || full_) send();
     }
 
@@ -10381,7 +10388,6 @@ private:
             const ssize_t got = link_.socket.receive(bytes.data(), bytes.size(), false);
             if (got == 0) return;
             if (got < 0 || !link_.reader.feed(bytes.data(), static_cast<std::size_t>(got))) return lose(listener);
-            silent_since_ = Clock::now();
             Reply reply;
             ReplyReader::Outcome outcome;
             while ((outcome = link_.reader.next(reply)) == ReplyReader::Outcome::reply) {
@@ -10396,6 +10402,7 @@ private:
     // Returns false if the reply is none that a subscriber gets.
     bool deliver(Listener& listener, const Reply& reply) {
         if (reply.is_error()) {
+            answered_at_ = Clock::now();
             // Errors come in the order of the requests, but do not name the channel.
             const std::vector<std::string> channels = requests_.refuse();
             if (channels.empty()) return false;
@@ -10409,6 +10416,7 @@ private:
             return true;
         }
         if (identifies_ && reply.is_integer() && requests_.confirm_id()) {
+            answered_at_ = Clock::now();
             id_ = reply.integer;
             return true;
         }
@@ -10420,6 +10428,7 @@ private:
             if (payload.kind != Reply::Kind::array) listener.message(channel, payload.text);
             for (const Reply& key : payload.elements) listener.message(channel, key.text);
         } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
+            answered_at_ = Clock::now();
             const bool is_news = requests_.subscribed(channel);
             subscribed_id_ = id_;
             if (is_news) listener.subscribed(channel);
@@ -10474,11 +10483,11 @@ private:
     std::atomic<std::int64_t> subscribed_id_{0};
     WantedChannels wanted_;
     PubSubRequests requests_;
-    std::string out_;      // unwritten commands
-    bool full_ = false;    // the connection had no room for all of out_
-    bool proven_ = false;  // this connection has received a reply
-    // When the last bytes arrived; later, when the first of the outstanding requests was sent.
-    Instant silent_since_{};
+    std::string out_;        // unwritten commands
+    bool full_ = false;      // the connection had no room for all of out_
+    bool proven_ = false;    // this connection has received a reply
+    Instant answered_at_{};  // when the last reply to a request came
+    Instant look_again_{};   // when a thread that watches should have received the outstanding one
     Backoff backoff_{Milliseconds(10), longest_pause};
 
     std::mutex mutex_;

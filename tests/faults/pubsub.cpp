@@ -108,6 +108,32 @@ TEST_CASE("fault: a subscription that falls silent is given up, and the next one
     contest.waiter.get();
 }
 
+// Bytes arrive all the time, but what the server says now comes behind all that has gathered.
+TEST_CASE("fault: a subscription that falls far behind is given up, and the next one is told of the release") {
+    FaultyPath path;
+    Client other{path.server.url(), long_lease()};
+    RLock theirs{other, "orders"};
+    theirs.lock();
+    Client client{path.url(), quick()};
+    RLock orders{client, "orders"};
+    auto waiter = start([&] {
+        orders.lock();
+        orders.unlock();
+    });
+    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    const std::string before = first_client(path.redis);
+    path.proxy.trickle(1, 1ms);
+    for (const std::string& channel : path.redis.pubsub_channels())
+        path.redis.integer("PUBLISH", channel, std::string(200'000, 'x'));  // takes 200 s
+    REQUIRE(eventually([&] { return first_client(path.redis) != before; }));
+    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    const Stopwatch watch;
+    theirs.unlock();
+    REQUIRE(ready_within(waiter, patient(10s)));
+    CHECK(watch.elapsed_ms() < patient(1500ms));
+    waiter.get();
+}
+
 TEST_CASE("a subscription without messages is checked after ping_interval, and never without one") {
     FaultyPath path;
     Client other{path.server.url(), long_lease()};

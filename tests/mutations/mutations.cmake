@@ -3202,14 +3202,20 @@ mutate(look_at_a_left_place lock/queue_place.hpp
 
 # A subscription that has fallen silent is kept.
 mutate(silent_subscription_is_kept redis/pubsub_connection.hpp
-    "} else if (requests_.any()) {"
-    "} else if (requests_.any() && full_) {"
+    "        } else {\n            end(listener);"
+    "        } else if (full_) {\n            end(listener);"
     "faults/pubsub")
 
 # A subscription that has fallen silent is noticed only if a confirmation is outstanding.
 mutate(silent_subscription_without_check redis/pubsub_connection.hpp
-    "return is_asked ? deadline_after(silent_since_, ping_interval_) : never;"
+    "return is_asked ? deadline_after(answered_at_, ping_interval_) : never;"
     "return never;"
+    "faults/pubsub")
+
+# A subscription that has fallen far behind is kept while bytes arrive.
+mutate(bytes_count_as_a_reply redis/pubsub_connection.hpp
+    "            Reply reply;\n            ReplyReader::Outcome outcome;"
+    "            answered_at_ = Clock::now();\n            Reply reply;\n            ReplyReader::Outcome outcome;"
     "faults/pubsub")
 
 # The reply to a check of a subscription wakes all who wait for messages.

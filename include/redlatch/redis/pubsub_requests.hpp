@@ -34,21 +34,21 @@ public:
     explicit PubSubRequests(bool sharded) : sharded_(sharded) {}
 
     // Appends the query for the number by which the server knows the connection. Its refusal is one of this channel.
-    void append_id_query(std::string& out, const std::string& channel) {
+    void append_id_query(std::string& out, const std::string& channel, Instant now) {
         append_command(out, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});
-        asked_.push_back({channel});
+        asked_.push_back({channel, now});
     }
 
     // Appends a request to which a server replies that is still there: it subscribes once more to this channel, which
     // needs no more rights than the first time.
-    void append_check(std::string& out, const std::string& channel) {
+    void append_check(std::string& out, const std::string& channel, Instant now) {
         append_command(out, Command{std::array<std::string_view, 2>{subscribe_word(), channel}, 0});
-        asked_.push_back({channel, true, true});
+        asked_.push_back({.channel = channel, .at = now, .is_check = true});
     }
 
     // Appends the commands that make these changes: one for consecutive channels with the same change. Channels of several
     // slots must not share a command, nor may those that are to be requested alone.
-    void append(std::string& out, const std::vector<ChannelChange>& changes) {
+    void append(std::string& out, const std::vector<ChannelChange>& changes, Instant now) {
         for (std::size_t i = 0; i < changes.size();) {
             const bool wanted = changes[i].wanted;
             std::vector<std::string_view> words{wanted ? subscribe_word()
@@ -61,7 +61,7 @@ public:
                 words.push_back(changes[i].channel);
                 if (!wanted && !sharded_) continue;  // never refused
                 if (words.size() > 2) asked_.back().ends_command = false;
-                asked_.push_back({changes[i].channel});
+                asked_.push_back({changes[i].channel, now});
             }
             append_command(out, Command{words, 0});
         }
@@ -91,6 +91,9 @@ public:
     // Returns true if a reply is outstanding.
     bool any() const noexcept { return !asked_.empty(); }
 
+    // Returns when the oldest request without a reply was made. There must be one.
+    Instant oldest() const noexcept { return asked_.front().at; }
+
     // Records that the oldest command was refused, and returns its channels; none if nothing was asked. That of a
     // check is no_channel.
     std::vector<std::string> refuse() {
@@ -113,6 +116,7 @@ private:
     // A channel that a command names.
     struct Asked {
         std::string channel;
+        Instant at;
         bool ends_command = true;
         bool is_check = false;
     };

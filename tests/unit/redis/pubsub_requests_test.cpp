@@ -5,6 +5,7 @@
 #include <redlatch/redlatch.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ using Channels = std::vector<std::string>;
 // Returns the commands for these changes, a line each.
 std::string lines(PubSubRequests& requests, const std::vector<ChannelChange>& changes) {
     std::string bytes, found;
-    requests.append(bytes, changes);
+    requests.append(bytes, changes, Instant());
     ReplyReader reader;
     REQUIRE(reader.feed(bytes.data(), bytes.size()));
     for (Reply command; reader.next(command) == ReplyReader::Outcome::reply; found += '\n')
@@ -78,7 +79,7 @@ TEST_CASE("a channel that is to be requested alone shares no command until it is
 TEST_CASE("the query for the number of the connection is answered first, and its refusal is that of its channel") {
     PubSubRequests requests{false};
     std::string bytes;
-    requests.append_id_query(bytes, "a");
+    requests.append_id_query(bytes, "a", Instant());
     CHECK(bytes == "*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n");
     lines(requests, {{"a", true}, {"b", true}});
     SUBCASE("answered") { CHECK(requests.confirm_id()); }
@@ -106,7 +107,7 @@ TEST_CASE("a check is no news, and its refusal is nobody's, in the order of the 
     PubSubRequests requests{false};
     CHECK_FALSE(requests.any());
     std::string bytes;
-    requests.append_check(bytes, "a");
+    requests.append_check(bytes, "a", Instant());
     CHECK(bytes == "*2\r\n$9\r\nSUBSCRIBE\r\n$1\r\na\r\n");
     CHECK(requests.any());
     lines(requests, {{"a", true}});
@@ -117,9 +118,21 @@ TEST_CASE("a check is no news, and its refusal is nobody's, in the order of the 
     CHECK_FALSE(requests.any());
 }
 
+TEST_CASE("each request has its time, and the oldest without a reply counts") {
+    PubSubRequests requests{false};
+    const Instant first = Clock::now(), second = first + std::chrono::seconds(1);
+    std::string bytes;
+    requests.append(bytes, {{"a", true}, {"b", true}}, first);
+    requests.append_check(bytes, "a", second);
+    requests.subscribed("a");
+    CHECK(requests.oldest() == first);
+    requests.subscribed("b");
+    CHECK(requests.oldest() == second);
+}
+
 TEST_CASE("a check of a sharded channel") {
     PubSubRequests requests{true};
     std::string bytes;
-    requests.append_check(bytes, "a");
+    requests.append_check(bytes, "a", Instant());
     CHECK(bytes == "*2\r\n$10\r\nSSUBSCRIBE\r\n$1\r\na\r\n");
 }
