@@ -121,9 +121,9 @@ struct ClientOptions {
     Milliseconds watchdog_timeout = std::chrono::seconds(30);
     // The time a server may take to reply to a command before its connection counts as dead.
     Milliseconds command_timeout = std::chrono::seconds(3);
-    // After this time without a message, a process that waits asks whether its connection for messages still works, by one
-    // more SUBSCRIBE. Without a reply within command_timeout it connects anew. So it misses no message for longer than both,
-    // even if something on the way drops them all without closing the connection. Zero: never asks, and relies on TCP,
+    // How often a process that waits asks whether its connection for messages still works, by one more SUBSCRIBE. Without a
+    // reply within command_timeout it connects anew. So it misses no message for longer than both, even if something on
+    // the way drops or delays them all without closing the connection. Zero: never asks, and relies on TCP,
     // which notices a silent network within 30 s. Ignored by transports of your own.
     Milliseconds ping_interval = std::chrono::seconds(15);
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.

@@ -766,9 +766,9 @@ struct ClientOptions {
     Milliseconds watchdog_timeout = std::chrono::seconds(30);
     // The time a server may take to reply to a command before its connection counts as dead.
     Milliseconds command_timeout = std::chrono::seconds(3);
-    // After this time without a message, a process that waits asks whether its connection for messages still works, by one
-    // more SUBSCRIBE. Without a reply within command_timeout it connects anew. So it misses no message for longer than both,
-    // even if something on the way drops them all without closing the connection. Zero: never asks, and relies on TCP,
+    // How often a process that waits asks whether its connection for messages still works, by one more SUBSCRIBE. Without a
+    // reply within command_timeout it connects anew. So it misses no message for longer than both, even if something on
+    // the way drops or delays them all without closing the connection. Zero: never asks, and relies on TCP,
     // which notices a silent network within 30 s. Ignored by transports of your own.
     Milliseconds ping_interval = std::chrono::seconds(15);
     // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
@@ -17796,6 +17796,7 @@ public:
             grants_.serve(lock, &me);
             co_return;
         }
+        is_set_up_ = answer->is_set_up;
         tell_if_not_set_up(me, *answer);
         hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
         grants_.serve(lock, &me);
@@ -17881,7 +17882,6 @@ public:
 private:
     // Raises an event if nobody has set up what the caller waits for: once in a wait. Someone may still do so.
     void tell_if_not_set_up(Member& me, const Answer& answer) noexcept {
-        is_set_up_ = answer.is_set_up;
         if (answer.is_set_up || std::exchange(me.is_told, true)) return;
         core_.session.raise(Event::Kind::not_set_up, key(),
                             "a caller waits for its permits, but nobody has set it up; call try_set_permits()");
@@ -18295,11 +18295,10 @@ struct HoldAccess {
 //   std::thread([hold = std::move(hold)] { … }).detach();
 //
 // Each hold has an owner of its own, unless it was acquired for an Owner: then it is one level of that one's hold (of a
-// MultiLock or RedLock: of whichever hold the Owner has). So two holds
-// of one lock exclude each other, and a hold excludes the threads that call lock(), also in the thread that has it. It
-// keeps alive what it needs, so it may outlive the lock and the client;
-// a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use different
-// objects at once; one object needs the care of a std::unique_ptr.
+// MultiLock or RedLock: of whichever hold the Owner has). So two holds of one lock exclude each other, and a hold excludes the
+// threads that call lock(), also in the thread that has it. It keeps alive what it needs, so it may outlive the lock and
+// the client; a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use
+// different objects at once; one object needs the care of a std::unique_ptr.
 //
 // After a fork the child holds nothing: there its copies of a hold do nothing.
 class [[nodiscard]] Hold {

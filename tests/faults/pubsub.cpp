@@ -31,7 +31,7 @@ std::string first_client(RawRedis& redis) {
 
 // A lock that one client holds, and for which another one waits through a proxy.
 struct Contest {
-    Contest() { theirs.lock(); }
+    explicit Contest(const ClientOptions& options = quick()) : client{path.url(), options} { theirs.lock(); }
 
     void begin_to_wait() {
         waiter = start([this] {
@@ -42,11 +42,23 @@ struct Contest {
     bool is_heard() {
         return eventually([&] { return listeners(path.redis, "orders") == 1; });
     }
+    // Returns true if the connection of this number is given up, and another one listens.
+    bool is_heard_anew(const std::string& before) {
+        return eventually([&] { return first_client(path.redis) != before; }) && is_heard();
+    }
+    // An offer that nobody receives lasts 2 s.
+    void check_that_release_is_told() {
+        const Stopwatch watch;
+        theirs.unlock();
+        REQUIRE(ready_within(waiter, patient(10s)));
+        CHECK(watch.elapsed_ms() < patient(1500ms));
+        waiter.get();
+    }
 
     FaultyPath path;
     Client other{path.server.url(), long_lease()};
     RLock theirs{other, "orders"};
-    Client client{path.url(), quick()};
+    Client client;
     RLock orders{client, "orders"};
     std::future<void> waiter;
 };
@@ -98,66 +110,41 @@ TEST_CASE("fault: a subscription that falls silent is given up, and the next one
         path.proxy.drop_next_replies(1, "SUBSCRIBE", Then::silence);  // that of the check
     }
     REQUIRE(eventually([&] { return path.proxy.counts().dropped == 1; }));
-    const std::string before = first_client(path.redis);
-    REQUIRE(eventually([&] { return first_client(path.redis) != before; }));
-    REQUIRE(contest.is_heard());
-    const Stopwatch watch;
-    contest.theirs.unlock();
-    REQUIRE(ready_within(contest.waiter, patient(10s)));
-    CHECK(watch.elapsed_ms() < patient(1500ms));  // an offer that nobody receives lasts 2 s
-    contest.waiter.get();
+    REQUIRE(contest.is_heard_anew(first_client(path.redis)));
+    contest.check_that_release_is_told();
 }
 
 // Bytes arrive all the time, but what the server says now comes behind all that has gathered.
 TEST_CASE("fault: a subscription that falls far behind is given up, and the next one is told of the release") {
-    FaultyPath path;
-    Client other{path.server.url(), long_lease()};
-    RLock theirs{other, "orders"};
-    theirs.lock();
-    Client client{path.url(), quick()};
-    RLock orders{client, "orders"};
-    auto waiter = start([&] {
-        orders.lock();
-        orders.unlock();
-    });
-    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    Contest contest;
+    FaultyPath& path = contest.path;
+    contest.begin_to_wait();
+    REQUIRE(contest.is_heard());
     const std::string before = first_client(path.redis);
     path.proxy.trickle(1, 1ms);
     for (const std::string& channel : path.redis.pubsub_channels())
         path.redis.integer("PUBLISH", channel, std::string(200'000, 'x'));  // takes 200 s
-    REQUIRE(eventually([&] { return first_client(path.redis) != before; }));
-    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
-    const Stopwatch watch;
-    theirs.unlock();
-    REQUIRE(ready_within(waiter, patient(10s)));
-    CHECK(watch.elapsed_ms() < patient(1500ms));
-    waiter.get();
+    REQUIRE(contest.is_heard_anew(before));
+    contest.check_that_release_is_told();
 }
 
 TEST_CASE("a subscription without messages is checked after ping_interval, and never without one") {
-    FaultyPath path;
-    Client other{path.server.url(), long_lease()};
-    RLock theirs{other, "orders"};
-    theirs.lock();
     ClientOptions options = long_lease();
     bool is_checked = false;
     SUBCASE("with an interval") { is_checked = true; }
     SUBCASE("without") {}
     options.ping_interval = is_checked ? patient(2000ms) : 0ms;
-    Client client{path.url(), options};
-    RLock orders{client, "orders"};
-    auto waiter = start([&] {
-        orders.lock();
-        orders.unlock();
-    });
-    REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
+    Contest contest{options};
+    RawRedis& redis = contest.path.redis;
+    contest.begin_to_wait();
+    REQUIRE(contest.is_heard());
     const Stopwatch watch;
-    const long long first = path.redis.subscribe_calls();
-    CHECK(eventually([&] { return path.redis.subscribe_calls() > first; }, patient(4000ms)) == is_checked);
+    const long long first = redis.subscribe_calls();
+    CHECK(eventually([&] { return redis.subscribe_calls() > first; }, patient(4000ms)) == is_checked);
     if (is_checked) CHECK(watch.elapsed() > options.ping_interval * 3 / 4);
-    theirs.unlock();
-    REQUIRE(ready_within(waiter, patient(10s)));
-    waiter.get();
+    contest.theirs.unlock();
+    REQUIRE(ready_within(contest.waiter, patient(10s)));
+    contest.waiter.get();
 }
 
 TEST_CASE(

@@ -39,11 +39,10 @@ struct HoldAccess {
 //   std::thread([hold = std::move(hold)] { … }).detach();
 //
 // Each hold has an owner of its own, unless it was acquired for an Owner: then it is one level of that one's hold (of a
-// MultiLock or RedLock: of whichever hold the Owner has). So two holds
-// of one lock exclude each other, and a hold excludes the threads that call lock(), also in the thread that has it. It
-// keeps alive what it needs, so it may outlive the lock and the client;
-// a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use different
-// objects at once; one object needs the care of a std::unique_ptr.
+// MultiLock or RedLock: of whichever hold the Owner has). So two holds of one lock exclude each other, and a hold excludes the
+// threads that call lock(), also in the thread that has it. It keeps alive what it needs, so it may outlive the lock and
+// the client; a hold of a MultiLock or RedLock ends with that object. Movable, not copyable. Different threads may use
+// different objects at once; one object needs the care of a std::unique_ptr.
 //
 // After a fork the child holds nothing: there its copies of a hold do nothing.
 class [[nodiscard]] Hold {

@@ -262,6 +262,7 @@ public:
             grants_.serve(lock, &me);
             co_return;
         }
+        is_set_up_ = answer->is_set_up;
         tell_if_not_set_up(me, *answer);
         hand_out(lock, me, wants, numbers, {generation, *answer}, std::move(unclaimed));
         grants_.serve(lock, &me);
@@ -347,7 +348,6 @@ public:
 private:
     // Raises an event if nobody has set up what the caller waits for: once in a wait. Someone may still do so.
     void tell_if_not_set_up(Member& me, const Answer& answer) noexcept {
-        is_set_up_ = answer.is_set_up;
         if (answer.is_set_up || std::exchange(me.is_told, true)) return;
         core_.session.raise(Event::Kind::not_set_up, key(),
                             "a caller waits for its permits, but nobody has set it up; call try_set_permits()");
