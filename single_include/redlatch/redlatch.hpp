@@ -3615,6 +3615,8 @@ public:
     static constexpr Milliseconds good_for = std::chrono::minutes(5);
     // A reply that took longer than this makes every grant look old: its reading vouches for none.
     static constexpr Milliseconds vouches_up_to{1000};
+    // News that the server told longer ago proves nothing: its clock may have jumped forward by most of that time.
+    static constexpr Milliseconds news_for{200};
 
     // Returns the server's time, or nothing if the server has to be queried first.
     std::optional<ServerMilliseconds> at(std::uint32_t route, Instant instant) const {
@@ -3650,14 +3652,21 @@ public:
         return Bounds{reading->offset + since_epoch(instant) - error.count(), error, age};
     }
 
-    // Returns an instant at which the server's clock did not show `time` yet, or just began to. Nothing if there is no
-    // reading that vouches for it. The time has to be plausible.
-    std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time) const {
+    // Returns the earliest instant at which the server can have sent a message that it sent when its clock showed `time`.
+    // The time has to be plausible. Nothing if no reading vouches for it, or if the clock may have jumped forward since the
+    // reading:
+    //   - The message would come from the future. It came late, but by less than the jump.
+    //   - The message came late. Its age is that of the server's clock, so a jump makes it look younger than it is.
+    // A jump stays unnoticed only if it is as long as the message was late, within news_for and the error of the reading.
+    std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time, Instant now) const {
         const std::lock_guard lock(mutex_);
-        const Instant now = Clock::now();
         const Reading* const reading = vouching(route, now);
         if (!reading) return std::nullopt;
-        return Instant(Milliseconds(time - reading->offset)) - (now - reading->at) / 1000;
+        const Clock::duration drift = (now - reading->at) / 1000;
+        const Instant earliest = Instant(Milliseconds(time - reading->offset)) - drift;
+        const Instant latest = earliest + 2 * drift + reading->took + Milliseconds(2);
+        if (earliest > now || latest < now - news_for) return std::nullopt;
+        return earliest;
     }
 
     // Records the server's time from a command that was sent at `asked` and answered at `answered`. If the reply took long,
@@ -22013,6 +22022,12 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// What became of a number that a waiter keeps from one question to the next.
+struct KeptNumber {
+    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
+    bool given_up = false;       // True if it is being released, or has been: the next question needs another number
+};
+
 // An acquire command that was sent, and its reply.
 struct Asked {
     Reply reply;
@@ -22020,6 +22035,7 @@ struct Asked {
     Instant sent;                // time of the last sending, which the reply answers
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     std::uint64_t hold = 0;      // the number that was asked for
+    KeptNumber* kept = nullptr;  // set if the caller keeps waiting under that number when it is blocked
     Settings settings{};         // by which it was asked for
 };
 
@@ -22531,41 +22547,40 @@ public:
     // Sends the acquire command for a first hold under a new number. Returns nothing if the caller's stop token or
     // deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
     //
-    // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
-    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect. `listens`:
-    // True if it would hear of a grant under that number.
+    // With `kept`, the caller keeps waiting under that number if it is blocked, and releases the number itself if there is
+    // no reply. `listens`: True if it would hear of a grant under that number.
     Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                           std::uint64_t number, bool first, std::int64_t* waiting = nullptr,
+                                           std::uint64_t number, bool first, KeptNumber* kept = nullptr,
                                            bool listens = false) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
         AcquireAttempt attempt(core_, core_.claim_of(request.owner, number, 1, request.lease, request.settings),
                                request.settings);
         attempt.claim.announced = request.precedence && !request.one_try;
         attempt.claim.first = first;
-        attempt.claim.queues = waiting != nullptr;
+        attempt.claim.queues = kept != nullptr;
         attempt.claim.listens = listens;
         attempt.claim.polls = request.polling.has_value();
         co_await send_acquire(lock, request, attempt, first);
         Asked& asked = attempt.asked;
-        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
+        asked.kept = kept;
+        if (kept) asked.unsettled = kept->unsettled = std::max(kept->unsettled, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
-            if (asked.unsettled != 0 && !waiting) undo(lock, asked, attempt.claim.lease);
+            if (asked.unsettled != 0 && !kept) undo(lock, asked, attempt.claim.lease);
             no_answer(request, asked);
             co_return std::nullopt;
         }
-        co_return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
+        co_return apply_acquire_reply(lock, request.owner, request.lease, asked);
     }
 
-    // Applies the reply to the acquire command for a first hold. `waits_on`: see ask().
+    // Applies the reply to the acquire command for a first hold.
     AcquireAnswer apply_acquire_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                                      const std::optional<Milliseconds>& wanted, const Asked& asked,
-                                      bool waits_on = false) {
+                                      const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const Instant now = Clock::now();
         const Milliseconds lease = core_.lease_of(wanted, asked.settings);
         const AcquireAnswer answer = decode(lock, asked, lease);
         if (answer.kind != AcquireAnswer::Kind::held) {
             // A copy of an unanswered sending may still acquire it.
-            if (asked.unsettled != 0 && !waits_on) undo(lock, asked, lease);
+            if (asked.unsettled != 0 && !asked.kept) undo(lock, asked, lease);
             return answer;
         }
         if (!asked.reply.replicated) {
@@ -22581,7 +22596,9 @@ public:
         return answer;
     }
 
+    // Releases in the background what was asked for. Frees the mutex meanwhile.
     void undo(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease, Instant from = Clock::now()) {
+        if (asked.kept) asked.kept->given_up = true;
         deliveries_.undo_acquire(lock, asked.hold, asked.unsettled, lease, from);
     }
 
@@ -23668,18 +23685,18 @@ inline bool may_be_granted(const LockRequest& request) {
 // its way for long.
 inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant, const LockRequest& request) {
     LockCore& core = parts.core;
-    const std::optional<Instant> granted =
-        core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at);
     const Instant now = Clock::now();
+    const std::optional<Instant> granted =
+        core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at, now);
     if (!granted) {
-        // This time the waiter asks. The next grant is to count: in a cluster, no other reading vouches for this slot's
-        // node.
+        // This time the waiter asks. The next grant is to count: the clock may have jumped, and in a cluster no other
+        // reading vouches for this slot's node.
         core.reads_clock = true;
         core.session.timers().schedule(core.task, now);
         return std::nullopt;
     }
     if (!may_be_granted(request)) return std::nullopt;
-    const Instant since = std::min(*granted, now);
+    const Instant since = *granted;
     if (now >= redlatch::valid_until(since, grant.lease)) return std::nullopt;
     // A fixed lease that is longer than the grant has to be asked for. The watchdog prolongs the others.
     if (request.lease && *request.lease > grant.lease) return std::nullopt;
@@ -23767,11 +23784,11 @@ public:
         asking_ = true;
         std::optional<AcquireAnswer> answer;
         try {
-            answer = co_await parts_.acquires.ask(lock, request, hold, first, &unsettled_);
+            answer = co_await parts_.acquires.ask(lock, request, hold, first, &kept_);
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             asking_ = false;
-            if (core_.outbox.has(number_)) leave();  // what the number may hold is being released
+            if (kept_.given_up) leave();  // what the number may hold is released
             asked_(false);
             throw;
         }
@@ -23782,8 +23799,8 @@ public:
             if (HoldRecord* held = parts_.leases.live_hold(request.owner); held && longest_ > lease_)
                 held->unanswered(Clock::now() + longest_);
             forget();
-        } else if (core_.outbox.has(number_)) {
-            leave();  // the reply came too late, so the number is being released
+        } else if (kept_.given_up) {
+            leave();  // the reply came too late, so the number is released
         }
         co_return answer;
     }
@@ -23795,7 +23812,7 @@ public:
         if (number_ == 0 || asking_) return;
         core_.outbox.make_room();
         const std::uint64_t number = number_;
-        const std::int64_t unsettled = unsettled_;
+        const std::int64_t unsettled = kept_.unsettled;
         const Milliseconds longest = longest_;
         leave();
         parts_.deliveries.undo_acquire(lock, number, unsettled, longest);
@@ -23816,7 +23833,7 @@ public:
         refused_ = true;
         if (number_ != 0 && !asking_) {
             const Instant now = Clock::now();
-            core_.outbox.add({number_}, unsettled_, now + longest_, now);
+            core_.outbox.add({number_}, kept_.unsettled, now + longest_, now);
             core_.schedule();
             leave();
         }
@@ -23859,7 +23876,7 @@ public:
         if (!since || !is_for(request) || (core_.kind.queue && core_.kind.queue->fenced && !is_token(grant.token)))
             return Entry::ask;
         try {
-            record_grant(parts_, grant, request, number_, *since, unsettled_, longest_);
+            record_grant(parts_, grant, request, number_, *since, kept_.unsettled, longest_);
         } catch (...) {
             grant_ = grant;  // for the next representative
             throw;
@@ -23894,7 +23911,7 @@ private:
 
     void forget() {
         number_ = 0;
-        unsettled_ = 0;
+        kept_ = {};
         lease_ = longest_ = Milliseconds(0);
         told_at_ = never;
         grant_.reset();
@@ -23905,7 +23922,7 @@ private:
     LockCore& core_;
     Subscription subscription_;
     std::uint64_t number_ = 0;             // of the hold that the place is for; 0 without a place
-    std::int64_t unsettled_ = 0;           // server time until which an unanswered command of it may take effect
+    KeptNumber kept_;                      // what became of it
     std::array<std::uint64_t, 4> left_{};  // the last numbers that were released without a hold, the latest at the end
     Milliseconds lease_{};                 // that the last command asked for
     Milliseconds longest_{};               // that any command asked for
@@ -25458,13 +25475,12 @@ struct FairWaiter : Waiter {
 
     OwnerNumber owner = 0;
     const LockRequest* request = nullptr;
-    std::uint64_t id = 0;        // of the slot in the queue, and of the hold
-    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
-    bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
-    bool grantable = false;      // True if a release may have granted the lock to its id, beside the hold that it has
-    bool was_granted = false;    // True if it has entered by that grant
-    bool joined = false;         // True if it has a level of a hold that another caller of its owner acquired
-    Instant ask_again{};         // unless an event comes earlier
+    std::uint64_t id = 0;      // of the slot in the queue, and of the hold
+    KeptNumber kept;           // what became of the id
+    bool grantable = false;    // True if a release may have granted the lock to its id, beside the hold that it has
+    bool was_granted = false;  // True if it has entered by that grant
+    bool joined = false;       // True if it has a level of a hold that another caller of its owner acquired
+    Instant ask_again{};       // unless an event comes earlier
 };
 
 // Lets the waiting threads of all processes stand in one queue on the server, each for itself. No thread asks on behalf
@@ -25521,7 +25537,7 @@ public:
             if (me.is_served()) co_return true;
             const bool held = co_await wait(lock, request, me, generation);
             if (held) co_return true;
-            if (!me.too_late) co_return false;
+            if (!me.kept.given_up) co_return false;
         }
     }
 
@@ -25532,7 +25548,7 @@ public:
     NextStep next(FairWaiter& me, Instant now) {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
-        if (me.too_late) return {NextStep::Kind::leave};
+        if (me.kept.given_up) return {NextStep::Kind::leave};
         if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
         Ticket& ticket = tickets_.at(me.id);
         if (ticket.granted) {
@@ -25671,7 +25687,7 @@ private:
     void enter(FairWaiter& me, const Grant& grant) {
         const std::optional<Instant> since = granted_since(parts_, grant, *me.request);
         if (!since) return;
-        record_grant(parts_, grant, *me.request, me.id, *since, me.unsettled,
+        record_grant(parts_, grant, *me.request, me.id, *since, me.kept.unsettled,
                      core_.lease_of(me.request->lease, me.request->settings));
         me.was_granted = true;
         me.phase = Waiter::Phase::served;
@@ -25698,14 +25714,14 @@ private:
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
             // A server that was not reached has nothing to release.
-            if (error.code() != errc::unreachable || me.unsettled != 0) undo_acquire(lock, request, me);
+            if (error.code() != errc::unreachable || me.kept.unsettled != 0) undo_acquire(lock, request, me);
             throw;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             undo_acquire(lock, request, me);
             throw;
         }
-        if (!answered && me.unsettled != 0) undo_acquire(lock, request, me);
+        if (!answered && me.kept.unsettled != 0) undo_acquire(lock, request, me);
         co_return answered;
     }
 
@@ -25715,14 +25731,13 @@ private:
         const bool was_grantable = me.grantable, grantable = can_be_granted(me);
         me.grantable |= grantable;
         const std::optional<AcquireAnswer> answer =
-            co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled, grantable);
+            co_await parts_.acquires.ask(lock, request, me.id, first, &me.kept, grantable);
         if (!answer) co_return false;
         if (answer->kind == AcquireAnswer::Kind::held) {
             me.phase = Waiter::Phase::served;
             // A question that acquires the lock leaves no place that could be granted it.
-            if (me.unsettled == 0) me.grantable = was_grantable;
+            if (me.kept.unsettled == 0) me.grantable = was_grantable;
         }
-        me.too_late = !me.is_served() && core_.outbox.has(me.id);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One ms more: the key exists until the end of its last millisecond.
@@ -25731,8 +25746,8 @@ private:
     }
 
     void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
-        if (core_.outbox.has(me.id)) return;
-        parts_.deliveries.undo_acquire(lock, me.id, me.unsettled, core_.lease_of(request.lease, request.settings));
+        if (me.kept.given_up) return;
+        parts_.deliveries.undo_acquire(lock, me.id, me.kept.unsettled, core_.lease_of(request.lease, request.settings));
     }
 
     // --- waiting ----------------------------------------------------------------------------------------------
@@ -31651,16 +31666,17 @@ public:
     // may have been on its way for long.
     bool accept(Want& want, const PermitGrant& grant) noexcept try {
         records_.check_suspension();
-        const std::optional<Instant> granted =
-            core_.session.server_clock().instant_of(core_.session.transport().route(core_.key()), grant.at);
         const Instant now = Clock::now();
+        const std::optional<Instant> granted =
+            core_.session.server_clock().instant_of(core_.session.transport().route(core_.key()), grant.at, now);
         if (!granted) {
-            // The next grant is to count: in a cluster, no other reading vouches for the node of this slot.
+            // The next grant is to count: the clock may have jumped, and in a cluster no other reading vouches for the node
+            // of this slot.
             reads_clock_ = true;
             core_.session.timers().schedule(core_.task, now);
             return false;
         }
-        const Instant since = std::min(*granted, now), until = redlatch::valid_until(since, grant.lease);
+        const Instant since = *granted, until = redlatch::valid_until(since, grant.lease);
         if (now >= until) return false;
         const bool watched = want.lease.kind == PermitLease::Kind::watched;
         if (watched || want.holder) {

@@ -10,6 +10,7 @@
 #include <cstdlib>
 
 #include "faults/fault_kit.hpp"
+#include "support/grants.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
@@ -186,6 +187,41 @@ TEST_CASE("fault: the server's clock jumps forward: a Mutex that is locked after
     std::error_code ec;
     mine.unlock(ec);
     CHECK_FALSE(ec);
+}
+
+// Regression: the process read the instant of the grant by the clock as it was before the jump, and relied on its hold for
+// longer than the server kept it.
+TEST_CASE_TEMPLATE("fault: the server's clock jumps forward, and then a grant comes late: it is confirmed", L, RLock,
+                   FencedLock, FairLock) {
+    constexpr auto by = 1s;
+    // By the old clock the grant comes from the future, or seems to be younger than it is.
+    for (const auto delay : {500ms, 1600ms}) {
+        CAPTURE(delay.count());
+        SkewedServer skewed;
+        RawRedis redis{skewed.server()};
+        Proxy proxy{skewed.server().url()};
+        Client client{skewed.server().url(), unhurried()}, other{proxy.url(), unhurried()};
+        L mine{client, "orders"}, theirs{other, "orders"};
+        mine.lock();
+        auto waiter = start([&] {
+            RawRedis look{skewed.server()};
+            theirs.lock();
+            const auto relies_until = theirs.valid_until();
+            const std::chrono::milliseconds left{look.pttl("orders")};
+            const auto lasts_until = std::chrono::steady_clock::now() + left;
+            theirs.unlock();
+            return relies_until <= lasts_until;
+        });
+        REQUIRE(can_be_granted<L>(redis, other, "orders"));
+        commands_when_quiet(other);
+        proxy.blackhole(true);
+        skewed.jump(redis, by);
+        mine.unlock();
+        CHECK(redis.list("HKEYS", "orders").at(0).starts_with(other.id()));
+        std::this_thread::sleep_for(delay);
+        proxy.blackhole(false);
+        CHECK(waiter.get());
+    }
 }
 
 TEST_CASE("fault: the clock of a minority jumps forward beyond the lease: the other two servers still exclude others") {

@@ -135,7 +135,7 @@ mutate(watchdog_outlives_unlock lock/releases.hpp
 
 # An acquire of unknown outcome is forgotten, and blocks all others.
 mutate(unknown_acquire_left_behind lock/acquires.hpp
-    "if (asked.unsettled != 0 && !waiting) undo(lock, asked, attempt.claim.lease);"
+    "if (asked.unsettled != 0 && !kept) undo(lock, asked, attempt.claim.lease);"
     ""
     "unit/rlock|faults/l")
 
@@ -1337,7 +1337,7 @@ mutate(unsettled_number_used_again lock/server_queue.hpp
 
 # A slot that was never requested is given back, and reported as not delivered.
 mutate(unasked_place_given_back lock/server_queue.hpp
-    "if (error.code() != errc::unreachable || me.unsettled != 0) undo_acquire"
+    "if (error.code() != errc::unreachable || me.kept.unsettled != 0) undo_acquire"
     "undo_acquire"
     "unit/fair_lock")
 
@@ -2404,9 +2404,20 @@ mutate(writer_stays_with_its_reader lock/deliveries.hpp
 
 # A grant counts from the receipt of its message, which may be old.
 mutate(grant_counts_from_receipt lock/grant.hpp
-    "    const Instant since = std::min(*granted, now);"
+    "    const Instant since = *granted;"
     "    const Instant since = now;"
     "faults/grants")
+
+# A grant counts although the server's clock may have jumped since it was read.
+mutate(grant_from_the_future session/remote_clock.hpp
+    "if (earliest > now || latest"
+    "if (latest"
+    "unit/remote_clock")
+
+mutate(grant_from_long_ago session/remote_clock.hpp
+    "if (earliest > now || latest < now - news_for)"
+    "if (earliest > now)"
+    "faults/clocks")
 
 # In a cluster, only the grants of one slot count.
 mutate(one_slot_has_grants lock/grant.hpp
@@ -2667,7 +2678,7 @@ mutate(id_with_a_grant_to_come lock/server_queue.hpp
 
 # A waiter that acquired the lock by its first question as a listener subscribes to another channel the next time.
 mutate(id_without_a_grant_is_dropped lock/server_queue.hpp
-    "if (me.unsettled == 0) me.grantable = was_grantable;"
+    "if (me.kept.unsettled == 0) me.grantable = was_grantable;"
     ""
     "integration/fair_grants")
 
@@ -3123,9 +3134,21 @@ mutate(on_the_way_is_again lock/outbox.hpp
 
 # The number of a place is kept although it is being released.
 mutate(released_place_is_kept lock/queue_place.hpp
-    "if (core_.outbox.has(number_)) leave();  // what"
+    "if (kept_.given_up) leave();  // what"
     "// what"
     "unit/rlock_waiting")
+
+# The number of a place is kept when it has been released already.
+mutate(just_released_place_is_kept lock/queue_place.hpp
+    "if (kept_.given_up) leave();  // what"
+    "if (core_.outbox.has(number_)) leave();  // what"
+    "unit/rlock_waiting")
+
+# A fair waiter whose reply came too late stays under the number that was released.
+mutate(given_up_number_queues lock/acquires.hpp
+    "if (asked.kept) asked.kept->given_up = true;"
+    ""
+    "unit/fair_lock")
 
 # A new count does not show that the one before has ended.
 mutate(new_count_is_no_news scripts/count_down_latch.hpp

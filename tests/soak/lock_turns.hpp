@@ -51,6 +51,11 @@ public:
         hold(entry);
         give_back(entry);
         crew_.done(entry);
+        // A write that was on its way when the hold ended. Once the next holder has written, the resource must refuse it.
+        if (crew_.chance(5)) {
+            crew_.think(30);
+            write_fenced(entry);
+        }
     }
 
 private:

@@ -121,6 +121,12 @@ public:
         state_->not_posted.insert(what);
     }
 
+    /// From now on, commands of this name are answered before post() returns, as if another thread had been fast.
+    void answer_before_post_returns(const std::string& what) {
+        const std::lock_guard lock(state_->mutex);
+        state_->answered_by_post.insert(what);
+    }
+
     /// Answers a command whose reply was held back.
     void answer(const SentCommand& command, Reply reply) {
         const std::lock_guard lock(state_->mutex);
@@ -216,6 +222,7 @@ private:
         std::deque<Job> jobs;
         std::set<std::string> channels;
         std::set<std::string> not_posted;
+        std::set<std::string> answered_by_post;
         bool by_hand = false;
         bool woken = false;
         std::optional<Instant> same_server_since = Instant{};
@@ -423,6 +430,10 @@ public:
         if (state_->not_posted.contains(sent.what)) {
             lock.unlock();
             return done(unreachable());
+        }
+        if (state_->answered_by_post.contains(sent.what)) {
+            lock.unlock();
+            return done(handler(sent).value());
         }
         state_->add_job([state = state_.get(), sent = sent, handler = handler, done = std::move(done)](Listener&) {
             if (std::optional<Reply> reply = handler(sent)) return done(std::move(*reply));

@@ -19,6 +19,12 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// What became of a number that a waiter keeps from one question to the next.
+struct KeptNumber {
+    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
+    bool given_up = false;       // True if it is being released, or has been: the next question needs another number
+};
+
 // An acquire command that was sent, and its reply.
 struct Asked {
     Reply reply;
@@ -26,6 +32,7 @@ struct Asked {
     Instant sent;                // time of the last sending, which the reply answers
     std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
     std::uint64_t hold = 0;      // the number that was asked for
+    KeptNumber* kept = nullptr;  // set if the caller keeps waiting under that number when it is blocked
     Settings settings{};         // by which it was asked for
 };
 

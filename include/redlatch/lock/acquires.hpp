@@ -39,41 +39,40 @@ public:
     // Sends the acquire command for a first hold under a new number. Returns nothing if the caller's stop token or
     // deadline ended the call; otherwise held (and recorded) or blocked. `first`: True before any waiting.
     //
-    // With `waiting`, the caller keeps waiting under that number if it is blocked, and releases the number itself if
-    // there is no reply. `*waiting` keeps the server time until which an unanswered sending may take effect. `listens`:
-    // True if it would hear of a grant under that number.
+    // With `kept`, the caller keeps waiting under that number if it is blocked, and releases the number itself if there is
+    // no reply. `listens`: True if it would hear of a grant under that number.
     Task<std::optional<AcquireAnswer>> ask(std::unique_lock<std::mutex>& lock, const LockRequest& request,
-                                           std::uint64_t number, bool first, std::int64_t* waiting = nullptr,
+                                           std::uint64_t number, bool first, KeptNumber* kept = nullptr,
                                            bool listens = false) {
         if (auto refusal = leases_.mixed_kinds()) throw *std::move(refusal);
         AcquireAttempt attempt(core_, core_.claim_of(request.owner, number, 1, request.lease, request.settings),
                                request.settings);
         attempt.claim.announced = request.precedence && !request.one_try;
         attempt.claim.first = first;
-        attempt.claim.queues = waiting != nullptr;
+        attempt.claim.queues = kept != nullptr;
         attempt.claim.listens = listens;
         attempt.claim.polls = request.polling.has_value();
         co_await send_acquire(lock, request, attempt, first);
         Asked& asked = attempt.asked;
-        if (waiting) asked.unsettled = *waiting = std::max(*waiting, asked.unsettled);
+        asked.kept = kept;
+        if (kept) asked.unsettled = kept->unsettled = std::max(kept->unsettled, asked.unsettled);
         if (classify(asked.reply) != ReplyClass::answered) {
-            if (asked.unsettled != 0 && !waiting) undo(lock, asked, attempt.claim.lease);
+            if (asked.unsettled != 0 && !kept) undo(lock, asked, attempt.claim.lease);
             no_answer(request, asked);
             co_return std::nullopt;
         }
-        co_return apply_acquire_reply(lock, request.owner, request.lease, asked, waiting != nullptr);
+        co_return apply_acquire_reply(lock, request.owner, request.lease, asked);
     }
 
-    // Applies the reply to the acquire command for a first hold. `waits_on`: see ask().
+    // Applies the reply to the acquire command for a first hold.
     AcquireAnswer apply_acquire_reply(std::unique_lock<std::mutex>& lock, OwnerNumber owner,
-                                      const std::optional<Milliseconds>& wanted, const Asked& asked,
-                                      bool waits_on = false) {
+                                      const std::optional<Milliseconds>& wanted, const Asked& asked) {
         const Instant now = Clock::now();
         const Milliseconds lease = core_.lease_of(wanted, asked.settings);
         const AcquireAnswer answer = decode(lock, asked, lease);
         if (answer.kind != AcquireAnswer::Kind::held) {
             // A copy of an unanswered sending may still acquire it.
-            if (asked.unsettled != 0 && !waits_on) undo(lock, asked, lease);
+            if (asked.unsettled != 0 && !asked.kept) undo(lock, asked, lease);
             return answer;
         }
         if (!asked.reply.replicated) {
@@ -89,7 +88,9 @@ public:
         return answer;
     }
 
+    // Releases in the background what was asked for. Frees the mutex meanwhile.
     void undo(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease, Instant from = Clock::now()) {
+        if (asked.kept) asked.kept->given_up = true;
         deliveries_.undo_acquire(lock, asked.hold, asked.unsettled, lease, from);
     }
 

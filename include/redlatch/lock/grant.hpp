@@ -9,7 +9,6 @@
 #include "redlatch/protocol/message_words.hpp"
 #include "redlatch/wait/lock_request.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -49,18 +48,18 @@ inline bool may_be_granted(const LockRequest& request) {
 // its way for long.
 inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant, const LockRequest& request) {
     LockCore& core = parts.core;
-    const std::optional<Instant> granted =
-        core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at);
     const Instant now = Clock::now();
+    const std::optional<Instant> granted =
+        core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at, now);
     if (!granted) {
-        // This time the waiter asks. The next grant is to count: in a cluster, no other reading vouches for this slot's
-        // node.
+        // This time the waiter asks. The next grant is to count: the clock may have jumped, and in a cluster no other
+        // reading vouches for this slot's node.
         core.reads_clock = true;
         core.session.timers().schedule(core.task, now);
         return std::nullopt;
     }
     if (!may_be_granted(request)) return std::nullopt;
-    const Instant since = std::min(*granted, now);
+    const Instant since = *granted;
     if (now >= redlatch::valid_until(since, grant.lease)) return std::nullopt;
     // A fixed lease that is longer than the grant has to be asked for. The watchdog prolongs the others.
     if (request.lease && *request.lease > grant.lease) return std::nullopt;

@@ -74,11 +74,11 @@ public:
         asking_ = true;
         std::optional<AcquireAnswer> answer;
         try {
-            answer = co_await parts_.acquires.ask(lock, request, hold, first, &unsettled_);
+            answer = co_await parts_.acquires.ask(lock, request, hold, first, &kept_);
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             asking_ = false;
-            if (core_.outbox.has(number_)) leave();  // what the number may hold is being released
+            if (kept_.given_up) leave();  // what the number may hold is released
             asked_(false);
             throw;
         }
@@ -89,8 +89,8 @@ public:
             if (HoldRecord* held = parts_.leases.live_hold(request.owner); held && longest_ > lease_)
                 held->unanswered(Clock::now() + longest_);
             forget();
-        } else if (core_.outbox.has(number_)) {
-            leave();  // the reply came too late, so the number is being released
+        } else if (kept_.given_up) {
+            leave();  // the reply came too late, so the number is released
         }
         co_return answer;
     }
@@ -102,7 +102,7 @@ public:
         if (number_ == 0 || asking_) return;
         core_.outbox.make_room();
         const std::uint64_t number = number_;
-        const std::int64_t unsettled = unsettled_;
+        const std::int64_t unsettled = kept_.unsettled;
         const Milliseconds longest = longest_;
         leave();
         parts_.deliveries.undo_acquire(lock, number, unsettled, longest);
@@ -123,7 +123,7 @@ public:
         refused_ = true;
         if (number_ != 0 && !asking_) {
             const Instant now = Clock::now();
-            core_.outbox.add({number_}, unsettled_, now + longest_, now);
+            core_.outbox.add({number_}, kept_.unsettled, now + longest_, now);
             core_.schedule();
             leave();
         }
@@ -166,7 +166,7 @@ public:
         if (!since || !is_for(request) || (core_.kind.queue && core_.kind.queue->fenced && !is_token(grant.token)))
             return Entry::ask;
         try {
-            record_grant(parts_, grant, request, number_, *since, unsettled_, longest_);
+            record_grant(parts_, grant, request, number_, *since, kept_.unsettled, longest_);
         } catch (...) {
             grant_ = grant;  // for the next representative
             throw;
@@ -201,7 +201,7 @@ private:
 
     void forget() {
         number_ = 0;
-        unsettled_ = 0;
+        kept_ = {};
         lease_ = longest_ = Milliseconds(0);
         told_at_ = never;
         grant_.reset();
@@ -212,7 +212,7 @@ private:
     LockCore& core_;
     Subscription subscription_;
     std::uint64_t number_ = 0;             // of the hold that the place is for; 0 without a place
-    std::int64_t unsettled_ = 0;           // server time until which an unanswered command of it may take effect
+    KeptNumber kept_;                      // what became of it
     std::array<std::uint64_t, 4> left_{};  // the last numbers that were released without a hold, the latest at the end
     Milliseconds lease_{};                 // that the last command asked for
     Milliseconds longest_{};               // that any command asked for

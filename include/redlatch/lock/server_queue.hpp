@@ -43,13 +43,12 @@ struct FairWaiter : Waiter {
 
     OwnerNumber owner = 0;
     const LockRequest* request = nullptr;
-    std::uint64_t id = 0;        // of the slot in the queue, and of the hold
-    std::int64_t unsettled = 0;  // server time until which an unanswered sending may take effect; 0 for none
-    bool too_late = false;       // True if the reply came too late: the id is being released, a retry needs another
-    bool grantable = false;      // True if a release may have granted the lock to its id, beside the hold that it has
-    bool was_granted = false;    // True if it has entered by that grant
-    bool joined = false;         // True if it has a level of a hold that another caller of its owner acquired
-    Instant ask_again{};         // unless an event comes earlier
+    std::uint64_t id = 0;      // of the slot in the queue, and of the hold
+    KeptNumber kept;           // what became of the id
+    bool grantable = false;    // True if a release may have granted the lock to its id, beside the hold that it has
+    bool was_granted = false;  // True if it has entered by that grant
+    bool joined = false;       // True if it has a level of a hold that another caller of its owner acquired
+    Instant ask_again{};       // unless an event comes earlier
 };
 
 // Lets the waiting threads of all processes stand in one queue on the server, each for itself. No thread asks on behalf
@@ -106,7 +105,7 @@ public:
             if (me.is_served()) co_return true;
             const bool held = co_await wait(lock, request, me, generation);
             if (held) co_return true;
-            if (!me.too_late) co_return false;
+            if (!me.kept.given_up) co_return false;
         }
     }
 
@@ -117,7 +116,7 @@ public:
     NextStep next(FairWaiter& me, Instant now) {
         if (me.is_served()) return {NextStep::Kind::served};
         if (me.error) std::rethrow_exception(me.error);
-        if (me.too_late) return {NextStep::Kind::leave};
+        if (me.kept.given_up) return {NextStep::Kind::leave};
         if (parts_.acquires.can_join(me.owner)) return {NextStep::Kind::ask};
         Ticket& ticket = tickets_.at(me.id);
         if (ticket.granted) {
@@ -256,7 +255,7 @@ private:
     void enter(FairWaiter& me, const Grant& grant) {
         const std::optional<Instant> since = granted_since(parts_, grant, *me.request);
         if (!since) return;
-        record_grant(parts_, grant, *me.request, me.id, *since, me.unsettled,
+        record_grant(parts_, grant, *me.request, me.id, *since, me.kept.unsettled,
                      core_.lease_of(me.request->lease, me.request->settings));
         me.was_granted = true;
         me.phase = Waiter::Phase::served;
@@ -283,14 +282,14 @@ private:
         } catch (const Error& error) {
             if (!lock.owns_lock()) lock.lock();
             // A server that was not reached has nothing to release.
-            if (error.code() != errc::unreachable || me.unsettled != 0) undo_acquire(lock, request, me);
+            if (error.code() != errc::unreachable || me.kept.unsettled != 0) undo_acquire(lock, request, me);
             throw;
         } catch (...) {
             if (!lock.owns_lock()) lock.lock();
             undo_acquire(lock, request, me);
             throw;
         }
-        if (!answered && me.unsettled != 0) undo_acquire(lock, request, me);
+        if (!answered && me.kept.unsettled != 0) undo_acquire(lock, request, me);
         co_return answered;
     }
 
@@ -300,14 +299,13 @@ private:
         const bool was_grantable = me.grantable, grantable = can_be_granted(me);
         me.grantable |= grantable;
         const std::optional<AcquireAnswer> answer =
-            co_await parts_.acquires.ask(lock, request, me.id, first, &me.unsettled, grantable);
+            co_await parts_.acquires.ask(lock, request, me.id, first, &me.kept, grantable);
         if (!answer) co_return false;
         if (answer->kind == AcquireAnswer::Kind::held) {
             me.phase = Waiter::Phase::served;
             // A question that acquires the lock leaves no place that could be granted it.
-            if (me.unsettled == 0) me.grantable = was_grantable;
+            if (me.kept.unsettled == 0) me.grantable = was_grantable;
         }
-        me.too_late = !me.is_served() && core_.outbox.has(me.id);
         // The script refuses a key without a TTL. A reply without one all the same must not cause a tight loop.
         const Milliseconds left = answer->holder_lease < Milliseconds(0) ? longest_sleep : answer->holder_lease;
         // One ms more: the key exists until the end of its last millisecond.
@@ -316,8 +314,8 @@ private:
     }
 
     void undo_acquire(std::unique_lock<std::mutex>& lock, const LockRequest& request, const FairWaiter& me) {
-        if (core_.outbox.has(me.id)) return;
-        parts_.deliveries.undo_acquire(lock, me.id, me.unsettled, core_.lease_of(request.lease, request.settings));
+        if (me.kept.given_up) return;
+        parts_.deliveries.undo_acquire(lock, me.id, me.kept.unsettled, core_.lease_of(request.lease, request.settings));
     }
 
     // --- waiting ----------------------------------------------------------------------------------------------

@@ -280,16 +280,17 @@ public:
     // may have been on its way for long.
     bool accept(Want& want, const PermitGrant& grant) noexcept try {
         records_.check_suspension();
-        const std::optional<Instant> granted =
-            core_.session.server_clock().instant_of(core_.session.transport().route(core_.key()), grant.at);
         const Instant now = Clock::now();
+        const std::optional<Instant> granted =
+            core_.session.server_clock().instant_of(core_.session.transport().route(core_.key()), grant.at, now);
         if (!granted) {
-            // The next grant is to count: in a cluster, no other reading vouches for the node of this slot.
+            // The next grant is to count: the clock may have jumped, and in a cluster no other reading vouches for the node
+            // of this slot.
             reads_clock_ = true;
             core_.session.timers().schedule(core_.task, now);
             return false;
         }
-        const Instant since = std::min(*granted, now), until = redlatch::valid_until(since, grant.lease);
+        const Instant since = *granted, until = redlatch::valid_until(since, grant.lease);
         if (now >= until) return false;
         const bool watched = want.lease.kind == PermitLease::Kind::watched;
         if (watched || want.holder) {

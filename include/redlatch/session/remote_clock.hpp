@@ -63,6 +63,8 @@ public:
     static constexpr Milliseconds good_for = std::chrono::minutes(5);
     // A reply that took longer than this makes every grant look old: its reading vouches for none.
     static constexpr Milliseconds vouches_up_to{1000};
+    // News that the server told longer ago proves nothing: its clock may have jumped forward by most of that time.
+    static constexpr Milliseconds news_for{200};
 
     // Returns the server's time, or nothing if the server has to be queried first.
     std::optional<ServerMilliseconds> at(std::uint32_t route, Instant instant) const {
@@ -98,14 +100,21 @@ public:
         return Bounds{reading->offset + since_epoch(instant) - error.count(), error, age};
     }
 
-    // Returns an instant at which the server's clock did not show `time` yet, or just began to. Nothing if there is no
-    // reading that vouches for it. The time has to be plausible.
-    std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time) const {
+    // Returns the earliest instant at which the server can have sent a message that it sent when its clock showed `time`.
+    // The time has to be plausible. Nothing if no reading vouches for it, or if the clock may have jumped forward since the
+    // reading:
+    //   - The message would come from the future. It came late, but by less than the jump.
+    //   - The message came late. Its age is that of the server's clock, so a jump makes it look younger than it is.
+    // A jump stays unnoticed only if it is as long as the message was late, within news_for and the error of the reading.
+    std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time, Instant now) const {
         const std::lock_guard lock(mutex_);
-        const Instant now = Clock::now();
         const Reading* const reading = vouching(route, now);
         if (!reading) return std::nullopt;
-        return Instant(Milliseconds(time - reading->offset)) - (now - reading->at) / 1000;
+        const Clock::duration drift = (now - reading->at) / 1000;
+        const Instant earliest = Instant(Milliseconds(time - reading->offset)) - drift;
+        const Instant latest = earliest + 2 * drift + reading->took + Milliseconds(2);
+        if (earliest > now || latest < now - news_for) return std::nullopt;
+        return earliest;
     }
 
     // Records the server's time from a command that was sent at `asked` and answered at `answered`. If the reply took long,

@@ -28,7 +28,7 @@ mutate(numbers_used_again lock/lock_core.hpp
 
 # An acquire of unknown outcome is forgotten.
 mutate(unknown_acquire_left_behind lock/acquires.hpp
-    "if (asked.unsettled != 0 && !waiting) undo(lock, asked, attempt.claim.lease);"
+    "if (asked.unsettled != 0 && !kept) undo(lock, asked, attempt.claim.lease);"
     "")
 
 # A resent request is executed again.

@@ -483,8 +483,8 @@ TEST_CASE("a hold whose reply came too late is released, and requested again") {
         std::this_thread::sleep_for(20ms);
         return std::optional(nil());
     });
-    // The first number is not used again until it is released.
-    bench.redis.next("fair leave", ScriptedRedis::hold_back);
+    SUBCASE("while the first number is being released") { bench.redis.next("fair leave", ScriptedRedis::hold_back); }
+    SUBCASE("after the first number was released") { bench.redis.answer_before_post_returns("fair leave"); }
     CHECK(bench.lock.try_lock_for(20s, Lease{10ms}));
     CHECK(bench.redis.count("fair leave") >= 1);
     CHECK(bench.redis.sent("fair leave").at(0).argument(2) == bench.owner(1));

@@ -115,61 +115,83 @@ TEST_CASE("the bounds of the server's time need a reading that vouches for that 
     CHECK_FALSE(vouches(0));
 }
 
-TEST_CASE("the instant of any plausible time is within the range of the clock") {
+TEST_CASE("news from any plausible time is within the range of the clock, and proves nothing") {
     RemoteClock clock;
     const Instant now = Clock::now();
     clock.learn(0, SendTime(now), now, 8'796'093'022'207);
-    CHECK(clock.instant_of(0, 0) < now);
+    CHECK_FALSE(clock.instant_of(0, 0, now));
     clock.learn(0, SendTime(now), now, 0);
-    CHECK(clock.instant_of(0, 8'796'093'022'207) > now);
+    CHECK_FALSE(clock.instant_of(0, 8'796'093'022'207, now));
+}
+
+TEST_CASE("news from the future or from long ago proves nothing: the server's clock may have jumped forward") {
+    RemoteClock clock;
+    const Instant now = at(10s);
+    clock.learn(0, SendTime(now - 10ms), now, 5'000);
+    const auto told_at = [&](ServerMilliseconds time, Instant heard) { return clock.instant_of(0, time, heard); };
+    CHECK(told_at(5'001, now) <= now - 10ms);
+    CHECK(told_at(5'001, now) > now - 11ms);
+    CHECK(told_at(5'000, now) < now - 10ms);
+    CHECK(told_at(5'011, now));
+    CHECK_FALSE(told_at(5'012, now));
+    CHECK(told_at(5'100, now + 99ms));
+    CHECK(told_at(5'000, now + RemoteClock::news_for));
+    CHECK_FALSE(told_at(5'000, now + RemoteClock::news_for + 3ms));
+    // A minute later the clocks may have drifted apart by 60 ms.
+    const Instant later = now + 1min;
+    CHECK(told_at(65'011, later).value() <= later - 60ms);
+    CHECK(told_at(65'011 + 60, later));
+    CHECK_FALSE(told_at(65'011 + 62, later));
+    CHECK(told_at(64'940 - RemoteClock::news_for.count(), later));
+    CHECK_FALSE(told_at(64'920 - RemoteClock::news_for.count(), later));
 }
 
 TEST_CASE("the instant of a server's time needs a reading of that server's own clock, which is not too old") {
     RemoteClock clock;
     const Instant now = Clock::now();
-    CHECK_FALSE(clock.instant_of(0, 5'000));
+    CHECK_FALSE(clock.instant_of(0, 5'000, Clock::now()));
     clock.learn(0, SendTime(now), now, 5'000);
-    CHECK(clock.instant_of(0, 5'001) <= now);
-    CHECK(clock.instant_of(0, 5'001) > now - 10ms);
-    CHECK_FALSE(clock.instant_of(1, 5'001));
+    CHECK(clock.instant_of(0, 5'001, Clock::now()) <= now);
+    CHECK(clock.instant_of(0, 5'001, Clock::now()) > now - 10ms);
+    CHECK_FALSE(clock.instant_of(1, 5'001, Clock::now()));
     clock.learn(1, SendTime(now - 1s), now, 7'999);
-    CHECK(clock.instant_of(1, 9'000) <= now);
-    CHECK(clock.instant_of(1, 9'000) > now - 10ms);
-    CHECK(clock.instant_of(0, 5'001) > now - 10ms);
+    CHECK(clock.instant_of(1, 9'000, Clock::now()) <= now);
+    CHECK(clock.instant_of(1, 9'000, Clock::now()) > now - 10ms);
+    CHECK(clock.instant_of(0, 5'001, Clock::now()) > now - 10ms);
     const Instant long_ago = now - RemoteClock::good_for - 1s;
     clock.learn(1, SendTime(long_ago), long_ago, 5'000);
-    CHECK_FALSE(clock.instant_of(1, 5'000));
+    CHECK_FALSE(clock.instant_of(1, 5'000, Clock::now()));
     clock.doubt();
-    CHECK_FALSE(clock.instant_of(0, 5'001));
+    CHECK_FALSE(clock.instant_of(0, 5'001, Clock::now()));
 }
 
 TEST_CASE("a reading from before a lost connection still times commands, and vouches for nothing") {
     RemoteClock clock;
     const Instant before = Clock::now();
     clock.learn(0, SendTime(before), before, 5'000);
-    REQUIRE(clock.instant_of(0, 5'001));
+    REQUIRE(clock.instant_of(0, 5'001, Clock::now()));
     clock.disconnected();
-    CHECK_FALSE(clock.instant_of(0, 5'001));
+    CHECK_FALSE(clock.instant_of(0, 5'001, Clock::now()));
     CHECK(clock.at(0, before) == 5'001);
     clock.learn(0, SendTime(before), Clock::now(), 5'000);  // asked before the loss, answered after it
-    CHECK_FALSE(clock.instant_of(0, 5'001));
+    CHECK_FALSE(clock.instant_of(0, 5'001, Clock::now()));
     const Instant after = Clock::now() + 1ns;
     clock.learn(0, SendTime(after), after, 5'000);
-    CHECK(clock.instant_of(0, 5'001));
+    CHECK(clock.instant_of(0, 5'001, Clock::now()));
 }
 
 TEST_CASE("a reading whose reply took long still times commands, and vouches for nothing") {
     RemoteClock clock;
     const Instant now = Clock::now();
     clock.learn(0, SendTime(now - RemoteClock::vouches_up_to), now, 5'000);
-    CHECK(clock.instant_of(0, 5'001));
+    CHECK(clock.instant_of(0, 5'001, Clock::now()));
     clock.doubt();
     clock.learn(0, SendTime(now - RemoteClock::vouches_up_to - 1ms), now, 5'000);
-    CHECK_FALSE(clock.instant_of(0, 5'001));
+    CHECK_FALSE(clock.instant_of(0, 5'001, Clock::now()));
     CHECK(clock.at(0, now));
     CHECK_FALSE(clock.bounds_at(0, now));
     clock.learn(1, SendTime(now), now, 5'000);
-    CHECK(clock.instant_of(1, 5'001));
+    CHECK(clock.instant_of(1, 5'001, Clock::now()));
 }
 
 TEST_CASE("a reply that took long replaces no estimate with which it agrees") {
