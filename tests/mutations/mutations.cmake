@@ -2419,6 +2419,11 @@ mutate(grant_from_long_ago session/remote_clock.hpp
     "if (earliest > now)"
     "faults/clocks")
 
+mutate(future_doubts_nothing session/remote_clock.hpp
+    "if (earliest > now) doubt_all();"
+    ""
+    "unit/remote_clock")
+
 # In a cluster, only the grants of one slot count.
 mutate(one_slot_has_grants lock/grant.hpp
     "        core.reads_clock = true;\n"
@@ -3143,6 +3148,17 @@ mutate(just_released_place_is_kept lock/queue_place.hpp
     "if (kept_.given_up) leave();  // what"
     "if (core_.outbox.has(number_)) leave();  // what"
     "unit/rlock_waiting")
+
+mutate(too_late_place_is_kept lock/queue_place.hpp
+    "} else if (kept_.given_up) {"
+    "} else if (core_.outbox.has(number_)) {"
+    "unit/rlock_acquire")
+
+# A fair waiter that needs another number goes on after its deadline.
+mutate(new_number_after_the_deadline lock/server_queue.hpp
+    " || Clock::now() >= request.deadline) co_return"
+    ") co_return"
+    "unit/fair_lock")
 
 # A fair waiter whose reply came too late stays under the number that was released.
 mutate(given_up_number_queues lock/acquires.hpp

@@ -90,6 +90,7 @@ public:
 
     // Releases in the background what was asked for. Frees the mutex meanwhile.
     void undo(std::unique_lock<std::mutex>& lock, const Asked& asked, Milliseconds lease, Instant from = Clock::now()) {
+        core_.outbox.make_room();
         if (asked.kept) asked.kept->given_up = true;
         deliveries_.undo_acquire(lock, asked.hold, asked.unsettled, lease, from);
     }

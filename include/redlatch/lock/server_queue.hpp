@@ -105,7 +105,7 @@ public:
             if (me.is_served()) co_return true;
             const bool held = co_await wait(lock, request, me, generation);
             if (held) co_return true;
-            if (!me.kept.given_up) co_return false;
+            if (!me.kept.given_up || request.stop.stop_requested() || Clock::now() >= request.deadline) co_return false;
         }
     }
 

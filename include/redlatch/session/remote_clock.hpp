@@ -63,7 +63,7 @@ public:
     static constexpr Milliseconds good_for = std::chrono::minutes(5);
     // A reply that took longer than this makes every grant look old: its reading vouches for none.
     static constexpr Milliseconds vouches_up_to{1000};
-    // News that the server told longer ago proves nothing: its clock may have jumped forward by most of that time.
+    // News that is older proves nothing: the server's clock may have jumped forward by about as long as the news was late.
     static constexpr Milliseconds news_for{200};
 
     // Returns the server's time, or nothing if the server has to be queried first.
@@ -100,19 +100,19 @@ public:
         return Bounds{reading->offset + since_epoch(instant) - error.count(), error, age};
     }
 
-    // Returns the earliest instant at which the server can have sent a message that it sent when its clock showed `time`.
-    // The time has to be plausible. Nothing if no reading vouches for it, or if the clock may have jumped forward since the
-    // reading:
-    //   - The message would come from the future. It came late, but by less than the jump.
-    //   - The message came late. Its age is that of the server's clock, so a jump makes it look younger than it is.
+    // Returns the earliest instant at which the server's clock can have shown `time`, of which a message tells. The time
+    // has to be plausible. Nothing if no reading vouches for it, or if the clock may have jumped forward since the reading:
+    //   - The message comes from the future: it is late by less than the jump. That puts the reading in doubt.
+    //   - The message is old, and a jump makes it look younger than it is.
     // A jump stays unnoticed only if it is as long as the message was late, within news_for and the error of the reading.
-    std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time, Instant now) const {
+    std::optional<Instant> instant_of(std::uint32_t route, ServerMilliseconds time, Instant now) {
         const std::lock_guard lock(mutex_);
         const Reading* const reading = vouching(route, now);
         if (!reading) return std::nullopt;
         const Clock::duration drift = (now - reading->at) / 1000;
         const Instant earliest = Instant(Milliseconds(time - reading->offset)) - drift;
         const Instant latest = earliest + 2 * drift + reading->took + Milliseconds(2);
+        if (earliest > now) doubt_all();
         if (earliest > now || latest < now - news_for) return std::nullopt;
         return earliest;
     }
@@ -142,8 +142,7 @@ public:
     // Puts the reading in doubt: another server may answer from here on, or this one with another clock.
     void doubt() {
         const std::lock_guard lock(mutex_);
-        in_doubt_ = true;
-        others_.clear();
+        doubt_all();
     }
 
     // Called when a connection is lost. The next one may lead to another server, with another clock: earlier readings no
@@ -154,6 +153,11 @@ public:
     }
 
 private:
+    void doubt_all() {
+        in_doubt_ = true;
+        others_.clear();
+    }
+
     static ServerMilliseconds since_epoch(Instant instant) {
         return std::chrono::floor<Milliseconds>(instant.time_since_epoch()).count();
     }

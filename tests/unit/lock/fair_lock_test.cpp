@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <future>
 #include <list>
 #include <optional>
 #include <stop_token>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "support/scripted_transport.hpp"
+#include "support/start.hpp"
 #include "support/wait.hpp"
 #include "support/without_grants.hpp"
 
@@ -475,6 +477,23 @@ TEST_CASE("after a lost connection a waiter asks again as soon as its subscripti
     REQUIRE(bench.redis.confirm(taker.channel()));
     REQUIRE(taker.is_back());
     CHECK(taker.held);
+}
+
+TEST_CASE("while all replies come too late, a call still ends at its deadline, or when it is told to stop") {
+    Bench bench;
+    bench.redis.always("fair acquire", [](const SentCommand&) {
+        std::this_thread::sleep_for(20ms);
+        return std::optional(nil());
+    });
+    auto in_time = start([&] { return bench.lock.try_lock_for(100ms, Lease{10ms}); });
+    REQUIRE(in_time.wait_for(10s) == std::future_status::ready);
+    CHECK_FALSE(in_time.get());
+    std::stop_source stop;
+    auto stopped = start([&] { return bench.lock.lock(Lease{10ms}, stop.get_token()); });
+    REQUIRE(bench.redis.wait_for("fair acquire", bench.redis.count("fair acquire") + 3));
+    stop.request_stop();
+    REQUIRE(stopped.wait_for(10s) == std::future_status::ready);
+    CHECK_FALSE(stopped.get());
 }
 
 TEST_CASE("a hold whose reply came too late is released, and requested again") {
