@@ -39,7 +39,7 @@ struct Queued {
 struct Inspection {
     std::vector<Holder> holders;        // at most one, except for readers: of these at most 1,000
     std::vector<Queued> waiting;        // of a FairLock only: the first 1,000 places in the order of service, without
-                                        // dead waiters. The server knows no waiters of other locks
+                                        // dead waiters. Of other locks the server knows at most which processes queue
     std::optional<std::int64_t> token;  // of a FencedLock only: the last token that anyone got, if there is one
 };
 

@@ -18,7 +18,7 @@ inline namespace REDLATCH_ABI {
 // Provides the distributed lock of the Redis documentation: SET name value NX PX lease acquires it, and deleting the
 // key if it still has that value releases it. The key is the name itself, after the client's key_prefix. So this lock
 // and every other client that locks this way, in any language, exclude each other. Each hold has its own value:
-// "<client id>:<thread number>:<number>".
+// "<client id>:<number>".
 //
 // Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) for the owner that
 // holds the lock, by default the calling thread; std::mutex would be undefined there. They throw at once and send
@@ -29,7 +29,8 @@ inline namespace REDLATCH_ABI {
 // threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
 // lock is one command and releasing it is another. A failed attempt takes two, because the plain command does not
 // report why it was refused. Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The
-// first release of a client finds out whether the server can; it costs two commands if the server cannot.
+// first release of a client finds out whether the server can; it costs two commands if the server has only DELIFEQ, three
+// if it has neither.
 //
 // The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.

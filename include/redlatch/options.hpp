@@ -91,7 +91,7 @@ struct Stats {
     std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends; a
                                      // subscription counts once for each channel, however often it is checked
     std::uint64_t acquisitions = 0;  // holds acquired in any way
-    std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
+    std::uint64_t waits = 0;         // waits that began: for a lock, a permit, a count or a barrier, whatever their outcome
     std::uint64_t handoffs = 0;      // holds and permits handed off to a waiter of this process
     std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
     std::uint64_t lost_holds = 0;    // holds that ended before their release, as the event hold_lost reports them
@@ -126,7 +126,8 @@ struct ClientOptions {
     // the way drops or delays them all without closing the connection. Zero: never asks, and relies on TCP,
     // which notices a silent network within 30 s. Ignored by transports of your own.
     Milliseconds ping_interval = std::chrono::seconds(15);
-    // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
+    // The time for which a call tries to reach a server before it throws errc::unreachable. A call with an earlier deadline
+    // tries until that.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
     // How many holds, or permits of one semaphore, the watchdog renews by one command at most: 1 to 1,000. The command is
     // a script, and the server does nothing else until it ends, which takes about 2 ms for 1,000 holds. So a larger value

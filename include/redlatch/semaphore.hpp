@@ -37,7 +37,7 @@ inline namespace REDLATCH_ABI {
 // ClientOptions), then fails with errc::unreachable. A command may be resent after a lost reply and still takes effect
 // once. An acquire that fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of
 // permits are from 0 to max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each
-// member is one round trip, except for waiting.
+// member is one round trip, except for waiting, and for permits that go to a waiter of this process.
 class Semaphore {
 public:
     // Makes an object for the semaphore of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
@@ -179,7 +179,7 @@ public:
     // Releases n permits, or adds new ones. Creates the semaphore if it does not exist. Throws
     // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits. If the first one that
     // waits in this process wants just n, it gets them, and nobody waits for the server: at most local_handoff_limit times
-    // in a row.
+    // in a row, and not if one of them requires replicas or disks.
     //
     // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the release
     // is not lost: the client retries it in the background for a minute and a half or more, while the process lives. So
@@ -192,8 +192,8 @@ public:
     void release(std::ptrdiff_t n, std::error_code& ec);
     void release(std::error_code& ec) { release(1, ec); }
 
-    // Does the same, but only if the semaphore exists, for semaphores whose key may have expired. Returns true if it
-    // exists.
+    // Does the same, but only if the semaphore exists, for semaphores whose key may have expired. Always asks the server.
+    // Returns true if it exists.
     bool release_if_exists(std::ptrdiff_t n = 1) {
         check(n, 0);
         return give(n, true);

@@ -736,7 +736,7 @@ struct Stats {
     std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends; a
                                      // subscription counts once for each channel, however often it is checked
     std::uint64_t acquisitions = 0;  // holds acquired in any way
-    std::uint64_t waits = 0;         // acquisitions that had to wait for another holder
+    std::uint64_t waits = 0;         // waits that began: for a lock, a permit, a count or a barrier, whatever their outcome
     std::uint64_t handoffs = 0;      // holds and permits handed off to a waiter of this process
     std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
     std::uint64_t lost_holds = 0;    // holds that ended before their release, as the event hold_lost reports them
@@ -771,7 +771,8 @@ struct ClientOptions {
     // the way drops or delays them all without closing the connection. Zero: never asks, and relies on TCP,
     // which notices a silent network within 30 s. Ignored by transports of your own.
     Milliseconds ping_interval = std::chrono::seconds(15);
-    // The time for which a call without a deadline tries to reach a server before it throws errc::unreachable.
+    // The time for which a call tries to reach a server before it throws errc::unreachable. A call with an earlier deadline
+    // tries until that.
     Milliseconds unreachable_timeout = std::chrono::seconds(30);
     // How many holds, or permits of one semaphore, the watchdog renews by one command at most: 1 to 1,000. The command is
     // a script, and the server does nothing else until it ends, which takes about 2 ms for 1,000 holds. So a larger value
@@ -6392,7 +6393,8 @@ private:
     std::unique_ptr<TransportPort> transport_;
     const ClientOptions options_;
     const Session* const parent_;  // left as it was at the fork; never accessed
-    // By the version others see that releases of this client grant the lock to the next waiter.
+    // Others read the digit of the version: 8 says that releases of this client grant the lock to the next waiter, 4 that
+    // they do not.
     const std::string uuid_ = make_uuid(options_.grants ? 8 : 4);
     const ProcessMark process_ = this_process();
     std::atomic<std::uint64_t> last_request_{0};
@@ -10126,7 +10128,8 @@ namespace detail {
 //
 // A connection may fall silent, or far behind, although nobody closes it, and its process would miss all messages, or be late
 // with them. So it asks for one of its channels again when it has got no reply for `ping_interval`, whatever else arrives.
-// A connection on which a reply is outstanding for `timeout` is lost.
+// A connection on which a reply is outstanding for `timeout` is lost; for twice as long, if there is something to read and a
+// thread watches.
 //
 // Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and
 // opening_from_. serving_ guards the connection and is held while the listener is notified; mutex_ may be
@@ -10236,9 +10239,9 @@ public:
 
     // Receives in place of the serving thread, until the deadline passes, or the number of interrupts is no longer
     // `seen`. A thread that finds another one watching is turned away; when that one leaves, the serving thread receives.
-    // Either the thread finds the role free at its second try, or the leaving watcher finds watcher_refused_ set and wakes
-    // the serving thread. With more than two threads a flag may be taken by another one: who leaves while others wait wakes
-    // the serving thread in any case, see Background::watch().
+    // No message is left unread: a thread that is turned away sets watcher_refused_ and tries once more, and a leaving watcher
+    // that finds the flag set wakes the serving thread. With three or more threads another one may have taken the flag. So
+    // Background::watch() also wakes the serving thread whenever several channels or keys are in use.
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
             watcher_refused_ = true;
@@ -13390,7 +13393,7 @@ struct Queued {
 struct Inspection {
     std::vector<Holder> holders;        // at most one, except for readers: of these at most 1,000
     std::vector<Queued> waiting;        // of a FairLock only: the first 1,000 places in the order of service, without
-                                        // dead waiters. The server knows no waiters of other locks
+                                        // dead waiters. Of other locks the server knows at most which processes queue
     std::optional<std::int64_t> token;  // of a FencedLock only: the last token that anyone got, if there is one
 };
 
@@ -18944,9 +18947,9 @@ namespace detail {
 // the hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest; other Owners,
 // threads and Holds are shut out, also in the same thread. The levels of one Owner are alike: unlock() ends the latest,
 // whichever thread acquired it. So if a hold was lost and acquired anew, an unlock() that was meant for the old one ends
-// a level of the new one. A Hold without an Owner, and Hold::again(), cannot be mistaken so. A try_lock() may return
-// false while another thread of its Owner acquires the lock at the same time. The hold outlives all threads; a forked
-// child does not have it.
+// a level of the new one. A Hold, with an Owner or without, and its again() cannot be mistaken so; those of a MultiLock or
+// RedLock for an Owner can. A try_lock() may return false while another thread of its Owner acquires the lock at the same
+// time. The hold outlives all threads; a forked child does not have it.
 class LockApi {
 public:
     LockApi(const LockApi&) = delete;
@@ -18955,8 +18958,8 @@ public:
 
     // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
     // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex, a
-    // NonReentrantLock and a NonReentrantFairLock are not reentrant. A Mutex and a SpinLock poll the server while they
-    // wait.)
+    // NonReentrantLock and a NonReentrantFairLock are not reentrant. A Mutex and a SpinLock poll the server while
+    // they wait, if it cannot tell them when the key changes.)
     //   lock(Owner{n})   for this logical owner, not for the calling thread
     //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
     //   lock(Lease::at_least(d))  the lock is given back no earlier than d after the acquire: see Lease::at_least()
@@ -23894,9 +23897,9 @@ public:
     }
 
 private:
-    // The server may have a place for a number that this process has released: of a question that arrived long after that,
-    // or because the server has lost the release. Then it offers the lock in vain. Returns true if that number is being
-    // released. A number that has held the lock is none of these: only its own release may end it.
+    // The server may still have a place for a number that this process has released: a late copy of the question made it,
+    // or the server lost the release. It would grant the lock to nobody. Releases that number again, and returns true, if it
+    // is one of the last. A number that has held the lock is none of them: only its own release may end it.
     bool give_back(std::uint64_t number) {
         if (number == 0 || std::find(left_.begin(), left_.end(), number) == left_.end()) return false;
         const Instant now = Clock::now();
@@ -29736,7 +29739,7 @@ inline namespace REDLATCH_ABI {
 // Provides the distributed lock of the Redis documentation: SET name value NX PX lease acquires it, and deleting the
 // key if it still has that value releases it. The key is the name itself, after the client's key_prefix. So this lock
 // and every other client that locks this way, in any language, exclude each other. Each hold has its own value:
-// "<client id>:<thread number>:<number>".
+// "<client id>:<number>".
 //
 // Not reentrant. lock() and its variants, try_lock() included, throw Error(errc::would_deadlock) for the owner that
 // holds the lock, by default the calling thread; std::mutex would be undefined there. They throw at once and send
@@ -29747,7 +29750,8 @@ inline namespace REDLATCH_ABI {
 // threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
 // lock is one command and releasing it is another. A failed attempt takes two, because the plain command does not
 // report why it was refused. Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The
-// first release of a client finds out whether the server can; it costs two commands if the server cannot.
+// first release of a client finds out whether the server can; it costs two commands if the server has only DELIFEQ, three
+// if it has neither.
 //
 // The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.
@@ -34060,7 +34064,7 @@ inline namespace REDLATCH_ABI {
 // ClientOptions), then fails with errc::unreachable. A command may be resent after a lost reply and still takes effect
 // once. An acquire that fails, is stopped or times out keeps no permit, even if its outcome is unknown. Numbers of
 // permits are from 0 to max(); any other number throws Error(errc::invalid_argument) before anything is sent. Each
-// member is one round trip, except for waiting.
+// member is one round trip, except for waiting, and for permits that go to a waiter of this process.
 class Semaphore {
 public:
     // Makes an object for the semaphore of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
@@ -34202,7 +34206,7 @@ public:
     // Releases n permits, or adds new ones. Creates the semaphore if it does not exist. Throws
     // Error(errc::invalid_argument) and changes nothing if there would be more than max() permits. If the first one that
     // waits in this process wants just n, it gets them, and nobody waits for the server: at most local_handoff_limit times
-    // in a row.
+    // in a row, and not if one of them requires replicas or disks.
     //
     // If no server carries it out in time, the call fails with errc::unreachable or errc::overloaded, but the release
     // is not lost: the client retries it in the background for a minute and a half or more, while the process lives. So
@@ -34215,8 +34219,8 @@ public:
     void release(std::ptrdiff_t n, std::error_code& ec);
     void release(std::error_code& ec) { release(1, ec); }
 
-    // Does the same, but only if the semaphore exists, for semaphores whose key may have expired. Returns true if it
-    // exists.
+    // Does the same, but only if the semaphore exists, for semaphores whose key may have expired. Always asks the server.
+    // Returns true if it exists.
     bool release_if_exists(std::ptrdiff_t n = 1) {
         check(n, 0);
         return give(n, true);

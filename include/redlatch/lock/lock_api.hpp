@@ -36,9 +36,9 @@ namespace detail {
 // the hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest; other Owners,
 // threads and Holds are shut out, also in the same thread. The levels of one Owner are alike: unlock() ends the latest,
 // whichever thread acquired it. So if a hold was lost and acquired anew, an unlock() that was meant for the old one ends
-// a level of the new one. A Hold without an Owner, and Hold::again(), cannot be mistaken so. A try_lock() may return
-// false while another thread of its Owner acquires the lock at the same time. The hold outlives all threads; a forked
-// child does not have it.
+// a level of the new one. A Hold, with an Owner or without, and its again() cannot be mistaken so; those of a MultiLock or
+// RedLock for an Owner can. A try_lock() may return false while another thread of its Owner acquires the lock at the same
+// time. The hold outlives all threads; a forked child does not have it.
 class LockApi {
 public:
     LockApi(const LockApi&) = delete;
@@ -47,8 +47,8 @@ public:
 
     // Acquires the lock and waits for it. Reentrant: each lock() needs one unlock(). One round trip if the lock is
     // free. A waiting thread sends nothing until the lock is released or its holder's lease ends. (A Mutex, a
-    // NonReentrantLock and a NonReentrantFairLock are not reentrant. A Mutex and a SpinLock poll the server while they
-    // wait.)
+    // NonReentrantLock and a NonReentrantFairLock are not reentrant. A Mutex and a SpinLock poll the server while
+    // they wait, if it cannot tell them when the key changes.)
     //   lock(Owner{n})   for this logical owner, not for the calling thread
     //   lock(Lease{d})   the hold expires after d and is never renewed; without it the watchdog renews the hold
     //   lock(Lease::at_least(d))  the lock is given back no earlier than d after the acquire: see Lease::at_least()

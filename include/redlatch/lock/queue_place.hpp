@@ -179,9 +179,9 @@ public:
     }
 
 private:
-    // The server may have a place for a number that this process has released: of a question that arrived long after that,
-    // or because the server has lost the release. Then it offers the lock in vain. Returns true if that number is being
-    // released. A number that has held the lock is none of these: only its own release may end it.
+    // The server may still have a place for a number that this process has released: a late copy of the question made it,
+    // or the server lost the release. It would grant the lock to nobody. Releases that number again, and returns true, if it
+    // is one of the last. A number that has held the lock is none of them: only its own release may end it.
     bool give_back(std::uint64_t number) {
         if (number == 0 || std::find(left_.begin(), left_.end(), number) == left_.end()) return false;
         const Instant now = Clock::now();

@@ -29,7 +29,8 @@ namespace detail {
 //
 // A connection may fall silent, or far behind, although nobody closes it, and its process would miss all messages, or be late
 // with them. So it asks for one of its channels again when it has got no reply for `ping_interval`, whatever else arrives.
-// A connection on which a reply is outstanding for `timeout` is lost.
+// A connection on which a reply is outstanding for `timeout` is lost; for twice as long, if there is something to read and a
+// thread watches.
 //
 // Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and
 // opening_from_. serving_ guards the connection and is held while the listener is notified; mutex_ may be
@@ -139,9 +140,9 @@ public:
 
     // Receives in place of the serving thread, until the deadline passes, or the number of interrupts is no longer
     // `seen`. A thread that finds another one watching is turned away; when that one leaves, the serving thread receives.
-    // Either the thread finds the role free at its second try, or the leaving watcher finds watcher_refused_ set and wakes
-    // the serving thread. With more than two threads a flag may be taken by another one: who leaves while others wait wakes
-    // the serving thread in any case, see Background::watch().
+    // No message is left unread: a thread that is turned away sets watcher_refused_ and tries once more, and a leaving watcher
+    // that finds the flag set wakes the serving thread. With three or more threads another one may have taken the flag. So
+    // Background::watch() also wakes the serving thread whenever several channels or keys are in use.
     Watch watch(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
         if (watched_.exchange(true)) {
             watcher_refused_ = true;

@@ -220,7 +220,8 @@ private:
     std::unique_ptr<TransportPort> transport_;
     const ClientOptions options_;
     const Session* const parent_;  // left as it was at the fork; never accessed
-    // By the version others see that releases of this client grant the lock to the next waiter.
+    // Others read the digit of the version: 8 says that releases of this client grant the lock to the next waiter, 4 that
+    // they do not.
     const std::string uuid_ = make_uuid(options_.grants ? 8 : 4);
     const ProcessMark process_ = this_process();
     std::atomic<std::uint64_t> last_request_{0};
