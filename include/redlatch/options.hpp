@@ -91,7 +91,7 @@ struct Stats {
     std::uint64_t commands = 0;      // sent to the server by callers and in the background, including resends; a
                                      // subscription counts once for each channel, however often it is checked
     std::uint64_t acquisitions = 0;  // holds acquired in any way
-    std::uint64_t waits = 0;         // waits that began: for a lock, a permit, a count or a barrier, whatever their outcome
+    std::uint64_t waits = 0;         // waits that began, for any primitive, whatever their outcome
     std::uint64_t handoffs = 0;      // holds and permits handed off to a waiter of this process
     std::uint64_t renewals = 0;      // lease renewals by the watchdog, one per hold and renewal
     std::uint64_t lost_holds = 0;    // holds that ended before their release, as the event hold_lost reports them
