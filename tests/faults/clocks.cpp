@@ -197,11 +197,12 @@ TEST_CASE("fault: the server's clock jumps forward: a Mutex that is locked after
 
 // Regression: the process read the instant of the grant by the clock as it was before the jump, and relied on its hold for
 // longer than the server kept it.
-TEST_CASE_TEMPLATE("fault: the server's clock jumps forward, and then a grant comes late: it is confirmed", L, RLock,
-                   FencedLock, FairLock) {
-    // By the old clock the grant comes from the future, or seems to be younger than it is.
-    for (const auto by : {2s, 1s}) {
-        const auto delay = by == 2s ? 500ms : 1800ms;
+TEST_CASE_TEMPLATE("fault: a grant comes late, perhaps after a jump of the server's clock: no hold lasts too long", L,
+                   RLock, FencedLock, FairLock) {
+    // Without a jump the hold counts from the grant, not from its receipt. By the clock before a jump the grant comes from
+    // the future, or seems to be younger than it is.
+    for (const auto by : {0s, 2s, 1s}) {
+        const auto delay = by == 0s ? 100ms : by == 2s ? 500ms : 1800ms;
         CAPTURE(delay.count());
         SkewedServer skewed;
         RawRedis redis{skewed.server()};
@@ -221,7 +222,7 @@ TEST_CASE_TEMPLATE("fault: the server's clock jumps forward, and then a grant co
         REQUIRE(can_be_granted<L>(redis, other, "orders"));
         commands_when_quiet(other);
         proxy.blackhole(true);
-        skewed.jump(redis, by);
+        if (by != 0s) skewed.jump(redis, by);
         mine.unlock();
         CHECK(redis.list("HKEYS", "orders").at(0).starts_with(other.id()));
         std::this_thread::sleep_for(delay);

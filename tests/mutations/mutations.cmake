@@ -2406,7 +2406,7 @@ mutate(writer_stays_with_its_reader lock/deliveries.hpp
 mutate(grant_counts_from_receipt lock/grant.hpp
     "    const Instant since = *granted;"
     "    const Instant since = now;"
-    "faults/grants")
+    "faults/clocks")
 
 # A grant counts although the server's clock may have jumped since it was read.
 mutate(grant_from_the_future session/remote_clock.hpp
