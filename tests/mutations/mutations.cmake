@@ -3152,7 +3152,7 @@ mutate(just_released_place_is_kept lock/queue_place.hpp
 mutate(too_late_place_is_kept lock/queue_place.hpp
     "} else if (kept_.given_up) {"
     "} else if (core_.outbox.has(number_)) {"
-    "unit/rlock_acquire")
+    "unit/rlock_waiting")
 
 # A fair waiter that needs another number goes on after its deadline.
 mutate(new_number_after_the_deadline lock/server_queue.hpp

@@ -497,8 +497,6 @@ TEST_CASE("a grant later than its lease counts as blocked, and is released") {
 
 TEST_CASE("a waiting thread asks again after a grant that came too late") {
     Bench bench;
-    SUBCASE("while its number is being released") {}
-    SUBCASE("after its number was released") { bench.redis.answer_before_post_returns("give up"); }
     bench.redis.next("acquire", [](const SentCommand&) {
         std::this_thread::sleep_for(30ms);
         return std::optional(nil());

@@ -381,6 +381,24 @@ TEST_CASE("after a reply without sense the next waiter asks under another number
     CHECK(redis.sent("acquire").at(1).argument(0) != unwanted);
 }
 
+TEST_CASE("after a reply that came too late the waiter asks under another number, because the first one is released") {
+    ScriptedRedis redis;
+    SUBCASE("which lasts") { redis.always("give up", ScriptedRedis::hold_back); }
+    SUBCASE("at once") { redis.answer_before_post_returns("give up"); }
+    Client client(redis.transport());
+    RLock lock(client, "orders");
+    redis.next("acquire", [](const SentCommand&) {
+        std::this_thread::sleep_for(60ms);
+        return std::optional(nil());
+    });
+    lock.lock(Lease(50ms));
+    const auto sent = redis.sent("acquire");
+    REQUIRE(sent.size() >= 2);
+    CHECK(sent[1].argument(0) != sent[0].argument(0));
+    std::error_code ec;
+    lock.unlock(ec);
+}
+
 TEST_CASE("another hold that ends during a hand-over is released to the server, and both waiters get their turn") {
     // The server has lost the first hold, so a thread that only tries acquires the lock meanwhile.
     HeldBench bench;
