@@ -538,10 +538,7 @@ std::string marks_of(Fleet& fleet, const std::string& kind, const std::string& n
     return "redlatch_" + kind + "_requests:{shop:" + name + "}:" + fleet.client.id();
 }
 
-std::string now_of(Fleet& fleet) {
-    const Words time = fleet.redis.list("TIME");
-    return std::to_string(std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000);
-}
+std::string now_of(Fleet& fleet) { return std::to_string(fleet.redis.now()); }
 
 // The scripts of the locks, sent directly: a client would retry a refused release in the background. The times are far
 // apart, and a picture distinguishes them by hundreds of seconds.

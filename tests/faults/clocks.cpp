@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Wall clocks that jump: the client's own, and the server's.
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdlib>
 
 #include "faults/fault_kit.hpp"
 #include "support/grants.hpp"
+#include "support/server_clock.hpp"
 
 using namespace redlatch;
 using namespace redlatch::fault;
@@ -44,43 +42,14 @@ struct WallClockJump {
 // A server whose wall clock can be moved.
 class SkewedServer {
 public:
-    SkewedServer() : path_(dir_.file("offset")) {
-        const Fd fd{::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600)};
-        if (::ftruncate(fd.get(), sizeof(std::int64_t)) != 0) throw_errno("ftruncate");
-        void* const memory = ::mmap(nullptr, sizeof(std::int64_t), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-        if (memory == MAP_FAILED) throw_errno("mmap");
-        offset_ = static_cast<std::int64_t*>(memory);
-        ::setenv("REDLATCH_CLOCK_OFFSET", path_.c_str(), 1);
-        ::setenv("LD_PRELOAD", REDLATCH_CLOCK_SHIM, 1);
-        server_.emplace();
-        ::unsetenv("LD_PRELOAD");
-    }
-    ~SkewedServer() { ::munmap(offset_, sizeof(std::int64_t)); }
-    SkewedServer(const SkewedServer&) = delete;
-    SkewedServer& operator=(const SkewedServer&) = delete;
-
-    RedisServer& server() { return *server_; }
+    RedisServer& server() { return server_; }
 
     // Returns when the server's clock shows the jump.
-    void jump(RawRedis& redis, std::chrono::seconds by) {
-        // Of the clock of this machine's uptime.
-        const auto ahead = [&] {
-            const auto time = redis.list("TIME");
-            const auto shown =
-                std::chrono::seconds(std::stoll(time.at(0))) + std::chrono::microseconds(std::stoll(time.at(1)));
-            return shown - std::chrono::steady_clock::now().time_since_epoch();
-        };
-        const auto before = ahead();
-        std::atomic_ref{* offset_} += std::chrono::microseconds(by).count();
-        // Valkey 9.1 reads the clock once a millisecond.
-        REQUIRE(eventually([&] { return std::chrono::abs(ahead() - before - by) < 500ms; }, 5s));
-    }
+    void jump(RawRedis& redis, std::chrono::seconds by) { REQUIRE(clock_.jump(redis, by)); }
 
 private:
-    TempDir dir_;
-    std::string path_;
-    std::int64_t* offset_ = nullptr;
-    std::optional<RedisServer> server_;
+    ServerClock clock_;
+    RedisServer server_{{.environment = clock_.environment(REDLATCH_CLOCK_SHIM)}};
 };
 
 }  // namespace

@@ -26,10 +26,6 @@ struct Path : FaultyPath {
     bool is_gone() {
         return eventually([&] { return !redis.exists("orders"); }, 30s);
     }
-    long long now() {
-        const auto time = redis.list("TIME");
-        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
-    }
 };
 
 }  // namespace
@@ -44,7 +40,7 @@ TEST_CASE("fault: the reply or the request of an early release is lost: it takes
             if (then == Then::silence) options.command_timeout = paced(1000ms);
             Client client{path.url(), options};
             RLock orders{client, "orders"};
-            const long long begun = path.now();
+            const long long begun = path.redis.now();
             orders.lock(Lease::at_least(least));
             if (reply)
                 path.proxy.drop_next_replies(1, stay_digest, then);
@@ -57,7 +53,7 @@ TEST_CASE("fault: the reply or the request of an early release is lost: it takes
             CHECK(path.stays());
             CHECK(hold_counts(path.redis, "orders") == std::vector<std::string>{"1"});
             CHECK(path.is_gone());
-            CHECK(path.now() - begun >= least.count());
+            CHECK(path.redis.now() - begun >= least.count());
             CHECK(client.stats().lost_holds == 0);
         }
     }
@@ -70,7 +66,7 @@ TEST_CASE("fault: the server is away at an early release: the background shorten
     options.command_timeout = command_timeout;
     Client client{path.url(), events.in(options)};
     RLock orders{client, "orders"};
-    const long long begun = path.now();
+    const long long begun = path.redis.now();
     orders.lock(Lease::at_least(least));
     path.proxy.refuse(true);
     path.proxy.kill_all();
@@ -81,7 +77,7 @@ TEST_CASE("fault: the server is away at an early release: the background shorten
     path.proxy.refuse(false);
     CHECK(path.stays());
     CHECK(path.is_gone());
-    CHECK(path.now() - begun >= least.count());
+    CHECK(path.redis.now() - begun >= least.count());
     CHECK(events.count(Event::Kind::hold_lost) == 0);
     CHECK(events.count(Event::Kind::unlock_not_delivered) == 0);
 }
@@ -92,18 +88,18 @@ TEST_CASE("fault: the server is away until the minimum is over: the background f
     options.command_timeout = command_timeout;
     Client client{path.url(), options};
     RLock orders{client, "orders"};
-    const long long begun = path.now();
+    const long long begun = path.redis.now();
     orders.lock(Lease::at_least(paced(1500ms)));
     path.proxy.refuse(true);
     path.proxy.kill_all();
     std::error_code ec;
     orders.unlock(ec);
     CHECK(ec == errc::unreachable);
-    REQUIRE(eventually([&] { return path.now() - begun > 2 * paced(1500ms).count(); }, 20s));
+    REQUIRE(eventually([&] { return path.redis.now() - begun > 2 * paced(1500ms).count(); }, 20s));
     CHECK(path.redis.exists("orders"));  // its lease was 30 s
     path.proxy.refuse(false);
     CHECK(path.is_gone());
-    CHECK(path.now() - begun < 30'000);
+    CHECK(path.redis.now() - begun < 30'000);
 }
 
 // The hold is gone by its number, though the key is still there. Otherwise a renewal on the way would give the key a
@@ -146,7 +142,7 @@ TEST_CASE("fault: a limited hold ends in time though the server is away, and its
     options.command_timeout = command_timeout;
     Client client{path.url(), events.in(options)};
     RLock orders{client, "orders"};
-    const long long begun = path.now();
+    const long long begun = path.redis.now();
     orders.lock(Lease::at_most(paced(2000ms)));
     const Instant end = Clock::now() + paced(2000ms);
     const std::stop_token lost = orders.lost();
@@ -155,6 +151,6 @@ TEST_CASE("fault: a limited hold ends in time though the server is away, and its
     CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
     CHECK(Clock::now() <= end + late);
     CHECK(path.is_gone());
-    CHECK(path.now() - begun <= (paced(2000ms) + late).count());
+    CHECK(path.redis.now() - begun <= (paced(2000ms) + late).count());
     CHECK(events.count(Event::Kind::hold_lost) == 1);
 }

@@ -79,6 +79,12 @@ public:
     bool exists(std::string_view key) { return integer("EXISTS", key) == 1; }
     long long pttl(std::string_view key) { return integer("PTTL", key); }
 
+    /// Returns the server's time in milliseconds since 1970.
+    long long now() {
+        const std::vector<std::string> time = list("TIME");
+        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
+    }
+
     std::map<std::string, std::string> hgetall(std::string_view key) {
         const std::vector<std::string> flat = list("HGETALL", key);
         std::map<std::string, std::string> result;

@@ -7,8 +7,10 @@
 #include <map>
 #include <string>
 
+#include "raw_redis.hpp"
 #include "shared_memory.hpp"
 #include "temp_dir.hpp"
+#include "wait.hpp"
 
 namespace redlatch::test {
 
@@ -36,6 +38,19 @@ public:
 
     /// Sets how far the clock is ahead of the machine's clock from now on.
     void set(std::chrono::microseconds offset) { offsets_->wall = offset.count(); }
+
+    /// Moves the clock of a running server. Returns true once the server shows that: Valkey 9.1 reads its clock once a
+    /// millisecond.
+    bool jump(RawRedis& redis, std::chrono::seconds by) {
+        using std::chrono::milliseconds;
+        const auto ahead = [&] {
+            return milliseconds{redis.now()} - std::chrono::steady_clock::now().time_since_epoch();
+        };
+        const auto before = ahead();
+        set(offset() + by);
+        return eventually([&] { return std::chrono::abs(ahead() - before - by) < milliseconds{500}; },
+                          std::chrono::seconds{5});
+    }
 
     /// Stops the clock at this time since 1970.
     void freeze_at(std::chrono::microseconds time) { offsets_->frozen = time.count(); }

@@ -62,11 +62,6 @@ bool is_left_empty(RawRedis& redis, FairLock& orders) {
     return eventually([&] { return orders.lock(), orders.unlock(), redis.keys().empty(); }, 20s);
 }
 
-long long server_ms(RawRedis& redis) {
-    const Words time = redis.list("TIME");
-    return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
-}
-
 // Counts the script calls since the last look. A refresh may find the lock free before its notified head has acquired
 // it. Then the head is notified again, and asks once more.
 struct ScriptCalls {
@@ -325,8 +320,8 @@ TEST_CASE(
         REQUIRE(are_waiting(redis, 3));
         const Words arrived = waiting(redis);
         // Longer than a slot, so all three are refreshed.
-        const auto until = server_ms(redis) + quick_slot.count() * 3 / 2;
-        REQUIRE(eventually([&] { return server_ms(redis) > until; }, 20s));
+        const auto until = redis.now() + quick_slot.count() * 3 / 2;
+        REQUIRE(eventually([&] { return redis.now() > until; }, 20s));
         CHECK(waiting(redis) == arrived);
         if (kill)
             child.kill();
@@ -502,7 +497,7 @@ TEST_CASE("a foreign waiter in the queue gets its turn") {
     FairLock orders{client, "orders"};
     Served served;
     orders.lock();
-    const auto until = server_ms(redis) + 330'000;
+    const auto until = redis.now() + 330'000;
     redis.call("RPUSH", queue, "foreign:1");
     redis.call("ZADD", timeouts, until, "foreign:1");
     Messages to_foreigner{server, channels + "foreign:1"};
@@ -541,7 +536,7 @@ TEST_CASE("a foreign waiter that does not come blocks the queue until its time i
             redis.call("RPUSH", queue, "foreign:1");
             const Stopwatch watch;
             // By then our waiters are in the queue.
-            redis.call("ZADD", timeouts, server_ms(redis) + 6000, "foreign:1");
+            redis.call("ZADD", timeouts, redis.now() + 6000, "foreign:1");
             const auto before = redis.script_calls();
             Visitor first{redis, orders, "first", served};
             Visitor second{redis, orders, "second", served};
@@ -576,7 +571,7 @@ TEST_CASE(
     orders.lock();
     REQUIRE(are_waiting(redis, 1));
     const std::string first = waiting(redis).at(0);
-    const auto left = [&] { return redis.integer("ZSCORE", slots, first) - server_ms(redis); };
+    const auto left = [&] { return redis.integer("ZSCORE", slots, first) - redis.now(); };
     CHECK(left() <= time.count());
     auto second = start([&] { return orders.try_lock_for(60s) ? (orders.unlock(), true) : false; });
     REQUIRE(are_waiting(redis, 2));

@@ -118,6 +118,12 @@ private:
 // Returns true once the first taker was blocked, has subscribed, and was blocked again.
 bool is_waiting(Bench& bench) { return bench.redis.wait_for("acquire", 2); }
 
+/// The release of a number that was given up lasts, or is over before its sender goes on.
+void choose_release_of_given_up(ScriptedRedis& redis) {
+    SUBCASE("which lasts") { redis.always("give up", ScriptedRedis::hold_back); }
+    SUBCASE("at once") { redis.answer_before_post_returns("give up"); }
+}
+
 /// Waits until a command has released this number whatever holds it.
 bool is_given_up(Bench& bench, std::uint64_t number) {
     return eventually([&] {
@@ -356,8 +362,7 @@ TEST_CASE("hand-over of a lost hold: the releasing thread gets hold_lost, and th
 
 TEST_CASE("after a reply without sense the next waiter asks under another number, because the first one is released") {
     ScriptedRedis redis;
-    SUBCASE("which lasts") { redis.always("give up", ScriptedRedis::hold_back); }
-    SUBCASE("at once") { redis.answer_before_post_returns("give up"); }
+    choose_release_of_given_up(redis);
     Client client(redis.transport());
     RLock lock(client, "orders");
     redis.next("acquire", ScriptedRedis::hold_back);
@@ -383,8 +388,7 @@ TEST_CASE("after a reply without sense the next waiter asks under another number
 
 TEST_CASE("after a reply that came too late the waiter asks under another number, because the first one is released") {
     ScriptedRedis redis;
-    SUBCASE("which lasts") { redis.always("give up", ScriptedRedis::hold_back); }
-    SUBCASE("at once") { redis.answer_before_post_returns("give up"); }
+    choose_release_of_given_up(redis);
     Client client(redis.transport());
     RLock lock(client, "orders");
     redis.next("acquire", [](const SentCommand&) {
