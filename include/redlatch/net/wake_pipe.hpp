@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <initializer_list>
 #include <system_error>
 
 #include <fcntl.h>
@@ -73,21 +74,39 @@ private:
 // that was meant for the next one. So wake-ups are counted as well: a thread that arrives with an older count than the
 // present one has been woken already. Each of the two connections that are watched has a pipe of its own, because both
 // may have a thread inside at a time.
+//
+// A thread that receives a message for itself needs no byte: it looks at the count before it polls again.
 class Interrupts {
 public:
     enum class At { messages, invalidations };
 
     std::uint64_t count() const noexcept { return count_.load(); }
-    WakePipe& pipe(At at) noexcept { return at == At::messages ? messages_ : invalidations_; }
 
+    // Call this before poll(), and look at count() in between.
+    void begin_poll(At at) noexcept { place(at).is_polled = true; }
+    void end_poll(At at) noexcept {
+        place(at).is_polled = false;
+        place(at).pipe.drain();
+    }
+    // Becomes readable at a wake() between the two.
+    int fd(At at) const noexcept { return (at == At::messages ? messages_ : invalidations_).pipe.fd(); }
+
+    // In this order: a thread that begins to poll looks at the count afterwards.
     void wake() noexcept {
         count_.fetch_add(1);
-        messages_.wake();
-        invalidations_.wake();
+        for (Place* place : {&messages_, &invalidations_})
+            if (place->is_polled) place->pipe.wake();
     }
 
 private:
-    WakePipe messages_, invalidations_;
+    struct Place {
+        WakePipe pipe;
+        std::atomic<bool> is_polled{false};
+    };
+
+    Place& place(At at) noexcept { return at == At::messages ? messages_ : invalidations_; }
+
+    Place messages_, invalidations_;
     std::atomic<std::uint64_t> count_{0};
 };
 

@@ -173,15 +173,17 @@ private:
 
     // The serving thread closes nothing while watched_ is set, so the descriptor stays valid during poll().
     Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
-        WakePipe& interrupted = interrupts.pipe(identifies_ ? Interrupts::At::invalidations : Interrupts::At::messages);
+        const Interrupts::At at = identifies_ ? Interrupts::At::invalidations : Interrupts::At::messages;
         std::unique_lock serving(serving_);
         if (!is_open()) return Watch::lost;
-        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupted.fd(), POLLIN, 0}}};
+        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(at), POLLIN, 0}}};
         serving.unlock();
-        // No other thread drains the pipe from here on.
-        while (interrupts.count() == seen && Clock::now() < deadline) {
-            poll_alone(ready, deadline);
-            interrupted.drain();
+        for (;;) {
+            interrupts.begin_poll(at);
+            const bool waits = interrupts.count() == seen && Clock::now() < deadline;
+            if (waits) poll_alone(ready, deadline);
+            interrupts.end_poll(at);
+            if (!waits) return Watch::done;
             if (ready[0].revents == 0) continue;
             serving.lock();
             try {
@@ -192,9 +194,6 @@ private:
             if (!link_.socket.is_open()) return Watch::lost;
             serving.unlock();
         }
-        // The byte of an interrupt that came meanwhile would end the poll() of the next thread. It has the count.
-        interrupted.drain();
-        return Watch::done;
     }
 
     // The serving thread may poll the connection still, from before it was watched. Then a message would wake both threads.
