@@ -9795,6 +9795,7 @@ private:
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <initializer_list>
 #include <system_error>
 
 #include <fcntl.h>
@@ -9861,21 +9862,39 @@ private:
 // that was meant for the next one. So wake-ups are counted as well: a thread that arrives with an older count than the
 // present one has been woken already. Each of the two connections that are watched has a pipe of its own, because both
 // may have a thread inside at a time.
+//
+// A thread that receives a message for itself needs no byte: it looks at the count before it polls again.
 class Interrupts {
 public:
     enum class At { messages, invalidations };
 
     std::uint64_t count() const noexcept { return count_.load(); }
-    WakePipe& pipe(At at) noexcept { return at == At::messages ? messages_ : invalidations_; }
 
+    // Call this before poll(), and look at count() in between.
+    void begin_poll(At at) noexcept { place(at).is_polled = true; }
+    void end_poll(At at) noexcept {
+        place(at).is_polled = false;
+        place(at).pipe.drain();
+    }
+    // Becomes readable at a wake() between the two.
+    int fd(At at) const noexcept { return (at == At::messages ? messages_ : invalidations_).pipe.fd(); }
+
+    // In this order: a thread that begins to poll looks at the count afterwards.
     void wake() noexcept {
         count_.fetch_add(1);
-        messages_.wake();
-        invalidations_.wake();
+        for (Place* place : {&messages_, &invalidations_})
+            if (place->is_polled) place->pipe.wake();
     }
 
 private:
-    WakePipe messages_, invalidations_;
+    struct Place {
+        WakePipe pipe;
+        std::atomic<bool> is_polled{false};
+    };
+
+    Place& place(At at) noexcept { return at == At::messages ? messages_ : invalidations_; }
+
+    Place messages_, invalidations_;
     std::atomic<std::uint64_t> count_{0};
 };
 
@@ -10272,15 +10291,17 @@ private:
 
     // The serving thread closes nothing while watched_ is set, so the descriptor stays valid during poll().
     Watch watch_once(Listener& listener, Instant deadline, Interrupts& interrupts, std::uint64_t seen) {
-        WakePipe& interrupted = interrupts.pipe(identifies_ ? Interrupts::At::invalidations : Interrupts::At::messages);
+        const Interrupts::At at = identifies_ ? Interrupts::At::invalidations : Interrupts::At::messages;
         std::unique_lock serving(serving_);
         if (!is_open()) return Watch::lost;
-        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupted.fd(), POLLIN, 0}}};
+        std::array<pollfd, 2> ready{{{link_.socket.fd(), POLLIN, 0}, {interrupts.fd(at), POLLIN, 0}}};
         serving.unlock();
-        // No other thread drains the pipe from here on.
-        while (interrupts.count() == seen && Clock::now() < deadline) {
-            poll_alone(ready, deadline);
-            interrupted.drain();
+        for (;;) {
+            interrupts.begin_poll(at);
+            const bool waits = interrupts.count() == seen && Clock::now() < deadline;
+            if (waits) poll_alone(ready, deadline);
+            interrupts.end_poll(at);
+            if (!waits) return Watch::done;
             if (ready[0].revents == 0) continue;
             serving.lock();
             try {
@@ -10291,9 +10312,6 @@ private:
             if (!link_.socket.is_open()) return Watch::lost;
             serving.unlock();
         }
-        // The byte of an interrupt that came meanwhile would end the poll() of the next thread. It has the count.
-        interrupted.drain();
-        return Watch::done;
     }
 
     // The serving thread may poll the connection still, from before it was watched. Then a message would wake both threads.
@@ -26037,7 +26055,8 @@ local publish, now
 )lua"};
 inline constexpr ScriptText queue_keys = joined<queue_names, queue_words>;
 
-inline constexpr ScriptText lock_queue{R"lua(
+// What every script needs that looks at a place.
+inline constexpr ScriptText queue_first{R"lua(
 local offer, most_grants, turn_length, most_tries, stand_in = 2000, 8, 20, 32, 400
 
 local function text(number) return string.format('%.0f', number) end
@@ -26057,26 +26076,28 @@ local function is_asking(place, at)
     return asks <= at + stand_in + 50 and asks > now - stand_in
 end
 
+-- Without a right to one of these, the id is still in the queue.
+local function drop_head(id)
+    redis.call('hdel', places, id)
+    redis.call('lrem', queue, '0', id)
+end
+
+-- Nobody queues any more. The streak outlives a queue that is empty for a moment. Nobody of the queue asks at the end of a
+-- grant, so those who do not queue have to: see message_of_grant().
+local function end_places()
+    if redis.pcall('hdel', places, 'owed') == 1 then redis.pcall(publish, channel, '0') end
+    redis.pcall('pexpire', places, '1000')
+end
+)lua"};
+
+// Follows it.
+inline constexpr ScriptText queue_others{R"lua(
 -- What a script has done to the lock stands, also without a right to change the queue.
 local function if_permitted(change)
     return function(...)
         local done, result = pcall(change, ...)
         return done and result
     end
-end
-
--- The streak outlives a queue that is empty for a moment. Nobody of the queue asks any more at the end of a grant, so those
--- who do not queue have to: see message_of_grant().
-local end_places = if_permitted(function()
-    if redis.call('exists', queue) == 1 then return end
-    if redis.pcall('hdel', places, 'owed') == 1 then redis.pcall(publish, channel, '0') end
-    redis.call('pexpire', places, '1000')
-end)
-
--- Without a right to one of these, the id is still in the queue.
-local function drop_head(id)
-    redis.call('hdel', places, id)
-    redis.call('lrem', queue, '0', id)
 end
 
 -- Drops the first of the queue, which seems to be gone. If it is there after all (the clock has jumped), it asks.
@@ -26110,10 +26131,11 @@ local tell_head = if_permitted(function(at)
             turn_away(id)
         end
     end
-    if found == 0 then end_places() end
+    if found == 0 and redis.pcall('exists', queue) == 0 then end_places() end
     return found > 0
 end)
 )lua"};
+inline constexpr ScriptText lock_queue = joined<queue_first, queue_others>;
 
 // Precedes the scripts that leave a place.
 inline constexpr ScriptText queue_places{R"lua(
@@ -26125,7 +26147,7 @@ local leave_place = if_permitted(function(id, number)
     if parts_of(redis.call('hget', places, id)) ~= number then return end
     redis.call('hdel', places, id)
     redis.call('lrem', queue, '0', id)
-    end_places()
+    if redis.pcall('exists', queue) == 0 then end_places() end
     return true
 end)
 )lua"};
@@ -26199,10 +26221,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "f7b2c380b790a09eb19a9fc2b680c85b42172719"};
+    "837e1813d3f6d997582803ae28539528e2acf202"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "6e8f46bfe7399ddd2ea9e07a2c6846773c279308"};
+    "fa46e2e9162ad8f1dcf60928ec5551f7657ea7be"};
 // clang-format on
 
 }  // namespace detail
@@ -26335,7 +26357,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "16fd2ed58cff3ab8729f31ed49a41b7f3f923c3b"};
+    "fe311b3e10e09fed2a54a3e69c7d0ebadb9dc675"};
 // clang-format on
 
 }  // namespace detail
@@ -26352,41 +26374,43 @@ namespace scripts {
 
 namespace parts {
 
-// Releases levels of a hold.
-inline constexpr ScriptText queue_leave{R"lua(
--- KEYS: lock, channel, queue, places (, token counter).
+// Nobody queues.
+inline constexpr ScriptText queue_release_free{R"lua(
+-- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, remaining count, lease in ms for a remaining hold,
+-- publish command.
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners notified; -1 = still held;
 -- -3 = released and granted to a waiter.
-
--- Returns true and the answer; or false if somebody may be in the queue, and for how long the released hold would have
--- lasted: then the free lock has to be handed on.
-local function leave(owner, count, lease, command)
-    publish = command
-    local current = redis.call('hget', lock, owner)
-    if not current then return true, nil end
-    if count ~= '0' then return true, leave_level(lock, owner, current, count, lease) end
-    local head = redis.pcall('lindex', queue, '0')
-    local left = head and redis.call('pttl', lock)
+local owner, count = ARGV[1], ARGV[2]
+publish = ARGV[4]
+local current = redis.call('hget', lock, owner)
+if not current then return nil end
+local ids = count == '0' and redis.pcall('lrange', queue, '0', '2')
+if ids and not ids.err and not ids[1] then
     redis.call('del', lock)
-    if head then return false, left end
-    return true, redis.call(publish, channel, '0')
+    return redis.call(publish, channel, '0')
 end
 )lua"};
 
-// Nobody queues.
-inline constexpr ScriptText queue_release_free{R"lua(
--- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command.
-local is_done, answer = leave(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
-if is_done then return answer end
+// Enclose the functions of the uncommon cases, which are defined when they are needed: to define them always would cost a
+// granting release as much as four commands.
+inline constexpr ScriptText queue_uncommon{R"lua(
+local function uncommon()
+)lua"};
+inline constexpr ScriptText queue_uncommon_end{R"lua(
+return {tell_head = tell_head, turn_away = turn_away, give_turn = give_turn, message_of_grant = message_of_grant}
+end
 )lua"};
 
-// Precedes a `grant_or_notify`.
-inline constexpr ScriptText queue_turn{R"lua(
+// Precedes a `grant`.
+inline constexpr ScriptText queue_undo{R"lua(
 -- Undoes the write of a hold that nobody knows of. Access rights may allow one of these commands and not the other.
 local function undo_write(key)
     if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
 end
+)lua"};
 
+// Precedes a `grant_or_notify`.
+inline constexpr ScriptText queue_turn{R"lua(
 -- Returns what those who do not queue are told of a grant. They rely on the released hold, which would have lasted for
 -- `left`. Some wait for the end of a hold alone: they understand '2', which waiters for the lock ignore. Those are woken if
 -- the lease that the waiter asked for is shorter. The grant itself may be over before, if its waiter is frozen or loses it:
@@ -26411,8 +26435,8 @@ end
 inline constexpr ScriptText queue_notify{R"lua(
 -- Does the same as grant_or_notify(), also without a right to read or change the queue: the lock is free, so those who wait
 -- have to ask.
-local function hand_on(left, message)
-    local done, answer = pcall(grant_or_notify, left, message)
+local function hand_on(left, message, ids)
+    local done, answer = pcall(grant_or_notify, left, message, ids)
     if done then return answer end
     for i = 0, most_tries - 1 do
         local waiter = redis.pcall('lindex', queue, text(i))
@@ -26455,12 +26479,13 @@ local function grant(head, number, lease, ends, kind)
 end
 
 -- Grants the free lock to the first waiter that listens, or notifies whoever listens. `left`: how long the released hold
--- would have lasted. `message`: that of a release that grants nothing. Returns the answer.
-local function grant_or_notify(left, message)
+-- would have lasted. `message`: that of a release that grants nothing. `ids`: the first three of the queue, if they are
+-- known. Returns the answer.
+local function grant_or_notify(left, message, ids)
     local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
     now = now or time_in_ms()
     for _ = 1, most_tries do
-        local ids = redis.call('lrange', queue, '0', '2')
+        ids = ids or redis.call('lrange', queue, '0', '2')
         local head = ids[1]
         if not head then break end
         local own = channel .. ':' .. head
@@ -26475,30 +26500,49 @@ local function grant_or_notify(left, message)
                 told = redis.call(publish, own, 'look 0')
             elseif heard[2] > 0 then
                 local others = heard[4] > 0 or tonumber(known[1] or '0') > now
-                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then return give_turn(message) end
+                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then
+                    return uncommon().give_turn(message)
+                end
                 local length = grant(head, number, lease, ends, kind)
                 if length == nil then told = redis.call(publish, own, 'look 0') end
                 if length then
                     local at = now + length
-                    local somebody_asks = is_asking(known[3], at) and (not ids[3] or is_asking(known[4], at))
-                    if not somebody_asks then somebody_asks = tell_head(at) end
+                    local somebody_asks = ids[2] and is_asking(known[3], at) and (not ids[3] or is_asking(known[4], at))
+                    if not ids[2] then
+                        end_places()
+                    elseif not somebody_asks then
+                        somebody_asks = uncommon().tell_head(at)
+                    end
                     if heard[4] > 0 then
-                        redis.pcall(publish, channel, message_of_grant(lease, length, left, somebody_asks))
+                        message = uncommon().message_of_grant(lease, length, left, somebody_asks)
+                        redis.pcall(publish, channel, message)
                     end
                     return -3
                 end
             end
             if told ~= 0 then return told end
         end
-        if redis.call('lindex', queue, '0') == head then turn_away(head) end
+        if redis.call('lindex', queue, '0') == head then uncommon().turn_away(head) end
+        ids = nil
     end
-    tell_head(now)
+    uncommon().tell_head(now)
     return redis.call(publish, channel, message)
 end
 )lua"};
 
+// Enclose the functions that leave a level of a hold.
+inline constexpr ScriptText queue_release_level{R"lua(
+if count ~= '0' then
+)lua"};
+inline constexpr ScriptText queue_level_left{R"lua(
+return leave_level(lock, owner, current, count, ARGV[3])
+end
+)lua"};
+
 inline constexpr ScriptText queue_release{R"lua(
-return hand_on(answer, '0')
+local left = redis.call('pttl', lock)
+redis.call('del', lock)
+return hand_on(left, '0', not ids.err and ids or nil)
 )lua"};
 
 inline constexpr ScriptText queue_give_up{R"lua(
@@ -26506,10 +26550,16 @@ inline constexpr ScriptText queue_give_up{R"lua(
 local function release(owner, count, lease, command)
     publish, now = command, time_in_ms()
     leave_place(string.sub(owner, 1, 36), string.sub(owner, 38))
-    local is_done, answer = leave(owner, count, lease, command)
-    if not is_done then return hand_on(answer, '0') end
-    if answer then return answer end
+    local is_held = redis.call('hget', lock, owner)
+    if is_held and redis.pcall('exists', queue) == 0 then
+        redis.call('del', lock)
+        return redis.call(publish, channel, '0')
+    end
     local left = redis.call('pttl', lock)
+    if is_held then
+        redis.call('del', lock)
+        return hand_on(left, '0')
+    end
     -- This waiter may have been the one that asks next, or that listens to a release that grants nothing: then the next
     -- one asks now, and listens.
     if left >= 0 then
@@ -26525,16 +26575,20 @@ local function release(owner, count, lease, command)
 end
 )lua"};
 
+inline constexpr ScriptText queue_leave_level = joined<queue_release_level, leaving_levels, queue_level_left>;
+inline constexpr ScriptText queue_granting =
+    joined<queue_first, queue_uncommon, queue_words, queue_others, queue_turn, queue_uncommon_end, queue_undo,
+           queue_hand_on, queue_notify, queue_release>;
+inline constexpr ScriptText queue_giving_up =
+    joined<lock_queue, queue_places, queue_turn, queue_uncommon, queue_uncommon_end, queue_undo, queue_hand_on,
+           queue_notify, queue_give_up, give_up>;
+
 }  // namespace parts
 
-inline constexpr ScriptText queue_release =
-    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
-           parts::unfenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
-           parts::queue_release>;
+inline constexpr ScriptText queue_release = joined<parts::wanted_until, parts::queue_names, parts::queue_release_free,
+                                                   parts::queue_leave_level, parts::unfenced, parts::queue_granting>;
 inline constexpr ScriptText queue_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::unfenced,
-           parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
-           parts::queue_give_up, parts::give_up>;
+    joined<parts::wanted_until, parts::queue_keys, parts::unfenced, parts::queue_giving_up>;
 
 }  // namespace scripts
 
@@ -26542,10 +26596,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "fdede2c275f29b93c21176300661e9ee1701b414"};
+    "54653f9868421be073409370eb9c690f3bbc7cfb"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "dd0e099124b9f9a03bc5d08bb474ae98a231a52c"};
+    "5f621e63322e1243d5d4974942dc149b60520f24"};
 // clang-format on
 
 }  // namespace detail
@@ -26840,13 +26894,10 @@ inline constexpr ScriptText fenced_queue_acquire =
            parts::more_levels, parts::lock_queue, parts::queue_places, parts::fenced_queue_answers,
            parts::queue_acquire>;
 inline constexpr ScriptText fenced_queue_release =
-    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
-           parts::fenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
-           parts::queue_release>;
+    joined<parts::wanted_until, parts::queue_names, parts::queue_release_free, parts::queue_leave_level, parts::fenced,
+           parts::queue_granting>;
 inline constexpr ScriptText fenced_queue_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::fenced,
-           parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
-           parts::queue_give_up, parts::give_up>;
+    joined<parts::wanted_until, parts::queue_keys, parts::fenced, parts::queue_giving_up>;
 inline constexpr ScriptText fenced_queue_hand_over =
     joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::fenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
@@ -26857,16 +26908,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "560131ae84c559acb7524b6774df28c641c2f69e"};
+    "e363490f563d19233356f3b338d4373bd794bebe"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "d88ea6b8863e8c350a5e91cf9ebe987cfcd45d94"};
+    "d68d6e4e732c23664648d8bb2223590ce5b2bb14"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "8371dbb79437c555c3dcc0a977a518e6aaaa00d5"};
+    "fdc054cd0aeea5431a292229d84af0dccba803d9"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "473992e50f8c19cf45dab624c9df1de329fc350e"};
+    "40be0c81d72b88d49ccb64b9b1d456ec3755af43"};
 // clang-format on
 
 }  // namespace detail
@@ -32871,7 +32922,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "c4fc94e3290c8851b0aa8bd0c5bdd534a3f7a672"};
+    "c315f7e6bfc0cc00a222451507130acc8b701f96"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -32889,7 +32940,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "c8e7261b382850bf72e03bf36dde0aa4fe655033"};
+    "c4fd06ae2a2984ab4e365642912b996ef5f7b7f7"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
@@ -33042,8 +33093,8 @@ end
 
 // The functions for the queue that a release needs.
 inline constexpr ScriptText read_write_queue =
-    joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, queue_turn, read_write_hand_on,
-           queue_notify, read_write_tell_queue>;
+    joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, queue_turn, queue_undo,
+           read_write_hand_on, queue_notify, read_write_tell_queue>;
 
 inline constexpr ScriptText read_leaving =
     joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
@@ -33066,16 +33117,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "9bd43b3ea17a9712d963cbb0166417ab40a0a340"};
+    "5988a8c897cd4ab22f458728c2fe9f2352b975cc"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "3292d715c843793437daac5aaec1561edb47acbc"};
+    "c67650b72ccd07a0a58bc07bcc9acc2b029adfa7"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "779c9ebdbfb714717a9ee2db4cd7e493d2e5626f"};
+    "0f9b2b4c1f6be7b9be88f2934341ea94c302cf7f"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "c58ffd9aae51c9b7cb40d2795e0ff5c9cdd451d1"};
+    "0019aee1617ae5f33664ccea3a4b3dec87d289e9"};
 // clang-format on
 
 }  // namespace detail
@@ -33163,10 +33214,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "f5c42f3f677f0972ff8f73c9febeb33d97b2b80e"};
+    "a82c7979b6534e0d3e3f1a881e1ae3385b6c4b8f"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "3a5789271e21b1dfaa6f3219d2b9e69c1e6cbf7a"};
+    "2efdbfadd011f7b2df264b9374d2c8fcdf49c240"};
 // clang-format on
 
 }  // namespace detail

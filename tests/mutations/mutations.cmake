@@ -1044,8 +1044,12 @@ mutate(old_commands_come_late net/socket.hpp
 
 # A watching thread consumes the interrupt that was meant for the next one.
 mutate(interrupt_taken_by_another redis/pubsub_connection.hpp
-    "while (interrupts.count() == seen && Clock::now() < deadline) {"
-    "for (bool first = true; (std::exchange(first, false) || interrupts.count() == seen) && Clock::now() < deadline;) {"
+    "for (;;) {
+            interrupts.begin_poll(at);
+            const bool waits = interrupts.count() == seen &&"
+    "for (bool first = true;;) {
+            interrupts.begin_poll(at);
+            const bool waits = (std::exchange(first, false) || interrupts.count() == seen) &&"
     "integration/pubsub_connection")
 
 # A message wakes the serving thread beside the one that receives.
@@ -1065,8 +1069,14 @@ mutate(serving_thread_is_woken_in_vain redis/pubsub_connection.hpp
 
 # Of two threads at two connections one takes the interrupt of both.
 mutate(one_pipe_for_two_connections net/wake_pipe.hpp
-    "return at == At::messages ? messages_ : invalidations_;"
-    "return static_cast<void>(at), messages_;"
+    "Place& place(At at) noexcept { return at == At::messages ? messages_ : invalidations_; }"
+    "Place& place(At at) noexcept { return static_cast<void>(at), messages_; }"
+    "unit/wake_pipe")
+
+# A thread that polls is not woken.
+mutate(poll_is_not_interrupted net/wake_pipe.hpp
+    "if (place->is_polled) place->pipe.wake();"
+    "if (!place->is_polled) place->pipe.wake();"
     "unit/wake_pipe")
 
 # A thread that was turned away waits for a watcher that leaves without notice.
@@ -2501,7 +2511,7 @@ mutate(grant_to_the_deaf scripts/queue_release.hpp
 
 # Nobody learns when the lease of a grant ends.
 mutate(head_is_not_told scripts/queue_release.hpp
-    "if not somebody_asks then somebody_asks = tell_head(at) end"
+    "somebody_asks = uncommon().tell_head(at)"
     "somebody_asks = true"
     "faults/grants")
 
@@ -2525,8 +2535,8 @@ mutate(short_grant_wakes_nobody scripts/queue_release.hpp
 
 # A waiter that gives up keeps its place.
 mutate(leaving_keeps_the_place scripts/queue_release.hpp
-    "    leave_place(string.sub(owner, 1, 36), string.sub(owner, 38))\n    local is_done"
-    "    local is_done"
+    "    leave_place(string.sub(owner, 1, 36), string.sub(owner, 38))\n    local is_held"
+    "    local is_held"
     "integration/grants")
 
 # Those who do not queue never get their turn.
@@ -2547,9 +2557,29 @@ mutate(message_is_not_owed scripts/queue_release.hpp
     ""
     "integration/grants")
 mutate(owed_message_is_not_sent scripts/lock_queue.hpp
-    "redis.pcall(publish, channel, '0') end\n    redis.call('pexpire'"
-    "redis.pcall('exists', channel) end\n    redis.call('pexpire'"
+    "redis.pcall(publish, channel, '0') end\n    redis.pcall('pexpire'"
+    "redis.pcall('exists', channel) end\n    redis.pcall('pexpire'"
     "integration/grants")
+
+# The last grant of a queue leaves that message unsent.
+mutate(owed_message_waits_for_the_queue scripts/queue_release.hpp
+    "                    if not ids[2] then
+                        end_places()
+                    elseif"
+    "                    if ids[2] and"
+    "integration/grants|faults/grants")
+
+# A release that finds the first of the queue gone grants to it once more.
+mutate(queue_is_read_once scripts/queue_release.hpp
+    "        ids = nil\n"
+    ""
+    "faults/grants")
+
+# A release that may not read the queue takes it for an empty one.
+mutate(unreadable_queue_is_empty scripts/queue_release.hpp
+    "if ids and not ids.err and not ids[1] then"
+    "if ids and not ids[1] then"
+    "integration/grants|faults/access_rights")
 
 # A message for a place that was left makes the process ask again and again.
 mutate(place_is_left_with_its_messages lock/queue_place.hpp
@@ -2605,8 +2635,8 @@ mutate(grant_before_the_reply lock/queue_place.hpp
 
 # A release that may not change the queue fails after the lock is free, and wakes nobody.
 mutate(release_needs_the_queue scripts/queue_release.hpp
-    "local done, answer = pcall(grant_or_notify, left, message)"
-    "local done, answer = true, grant_or_notify(left, message)"
+    "local done, answer = pcall(grant_or_notify, left, message, ids)"
+    "local done, answer = true, grant_or_notify(left, message, ids)"
     "integration/grants")
 
 # Such a release tells the first in the queue alone, dead or not.

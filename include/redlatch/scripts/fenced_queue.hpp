@@ -60,13 +60,10 @@ inline constexpr ScriptText fenced_queue_acquire =
            parts::more_levels, parts::lock_queue, parts::queue_places, parts::fenced_queue_answers,
            parts::queue_acquire>;
 inline constexpr ScriptText fenced_queue_release =
-    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
-           parts::fenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
-           parts::queue_release>;
+    joined<parts::wanted_until, parts::queue_names, parts::queue_release_free, parts::queue_leave_level, parts::fenced,
+           parts::queue_granting>;
 inline constexpr ScriptText fenced_queue_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::fenced,
-           parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
-           parts::queue_give_up, parts::give_up>;
+    joined<parts::wanted_until, parts::queue_keys, parts::fenced, parts::queue_giving_up>;
 inline constexpr ScriptText fenced_queue_hand_over =
     joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::fenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
@@ -77,16 +74,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "560131ae84c559acb7524b6774df28c641c2f69e"};
+    "e363490f563d19233356f3b338d4373bd794bebe"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "d88ea6b8863e8c350a5e91cf9ebe987cfcd45d94"};
+    "d68d6e4e732c23664648d8bb2223590ce5b2bb14"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "8371dbb79437c555c3dcc0a977a518e6aaaa00d5"};
+    "fdc054cd0aeea5431a292229d84af0dccba803d9"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "473992e50f8c19cf45dab624c9df1de329fc350e"};
+    "40be0c81d72b88d49ccb64b9b1d456ec3755af43"};
 // clang-format on
 
 }  // namespace detail

@@ -60,7 +60,8 @@ local publish, now
 )lua"};
 inline constexpr ScriptText queue_keys = joined<queue_names, queue_words>;
 
-inline constexpr ScriptText lock_queue{R"lua(
+// What every script needs that looks at a place.
+inline constexpr ScriptText queue_first{R"lua(
 local offer, most_grants, turn_length, most_tries, stand_in = 2000, 8, 20, 32, 400
 
 local function text(number) return string.format('%.0f', number) end
@@ -80,26 +81,28 @@ local function is_asking(place, at)
     return asks <= at + stand_in + 50 and asks > now - stand_in
 end
 
+-- Without a right to one of these, the id is still in the queue.
+local function drop_head(id)
+    redis.call('hdel', places, id)
+    redis.call('lrem', queue, '0', id)
+end
+
+-- Nobody queues any more. The streak outlives a queue that is empty for a moment. Nobody of the queue asks at the end of a
+-- grant, so those who do not queue have to: see message_of_grant().
+local function end_places()
+    if redis.pcall('hdel', places, 'owed') == 1 then redis.pcall(publish, channel, '0') end
+    redis.pcall('pexpire', places, '1000')
+end
+)lua"};
+
+// Follows it.
+inline constexpr ScriptText queue_others{R"lua(
 -- What a script has done to the lock stands, also without a right to change the queue.
 local function if_permitted(change)
     return function(...)
         local done, result = pcall(change, ...)
         return done and result
     end
-end
-
--- The streak outlives a queue that is empty for a moment. Nobody of the queue asks any more at the end of a grant, so those
--- who do not queue have to: see message_of_grant().
-local end_places = if_permitted(function()
-    if redis.call('exists', queue) == 1 then return end
-    if redis.pcall('hdel', places, 'owed') == 1 then redis.pcall(publish, channel, '0') end
-    redis.call('pexpire', places, '1000')
-end)
-
--- Without a right to one of these, the id is still in the queue.
-local function drop_head(id)
-    redis.call('hdel', places, id)
-    redis.call('lrem', queue, '0', id)
 end
 
 -- Drops the first of the queue, which seems to be gone. If it is there after all (the clock has jumped), it asks.
@@ -133,10 +136,11 @@ local tell_head = if_permitted(function(at)
             turn_away(id)
         end
     end
-    if found == 0 then end_places() end
+    if found == 0 and redis.pcall('exists', queue) == 0 then end_places() end
     return found > 0
 end)
 )lua"};
+inline constexpr ScriptText lock_queue = joined<queue_first, queue_others>;
 
 // Precedes the scripts that leave a place.
 inline constexpr ScriptText queue_places{R"lua(
@@ -148,7 +152,7 @@ local leave_place = if_permitted(function(id, number)
     if parts_of(redis.call('hget', places, id)) ~= number then return end
     redis.call('hdel', places, id)
     redis.call('lrem', queue, '0', id)
-    end_places()
+    if redis.pcall('exists', queue) == 0 then end_places() end
     return true
 end)
 )lua"};
@@ -222,10 +226,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "f7b2c380b790a09eb19a9fc2b680c85b42172719"};
+    "837e1813d3f6d997582803ae28539528e2acf202"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "6e8f46bfe7399ddd2ea9e07a2c6846773c279308"};
+    "fa46e2e9162ad8f1dcf60928ec5551f7657ea7be"};
 // clang-format on
 
 }  // namespace detail

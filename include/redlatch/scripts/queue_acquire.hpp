@@ -131,7 +131,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "16fd2ed58cff3ab8729f31ed49a41b7f3f923c3b"};
+    "fe311b3e10e09fed2a54a3e69c7d0ebadb9dc675"};
 // clang-format on
 
 }  // namespace detail

@@ -15,41 +15,43 @@ namespace scripts {
 
 namespace parts {
 
-// Releases levels of a hold.
-inline constexpr ScriptText queue_leave{R"lua(
--- KEYS: lock, channel, queue, places (, token counter).
+// Nobody queues.
+inline constexpr ScriptText queue_release_free{R"lua(
+-- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, remaining count, lease in ms for a remaining hold,
+-- publish command.
 -- Answer: nil = not held by the owner (any more); n >= 0 = released, n listeners notified; -1 = still held;
 -- -3 = released and granted to a waiter.
-
--- Returns true and the answer; or false if somebody may be in the queue, and for how long the released hold would have
--- lasted: then the free lock has to be handed on.
-local function leave(owner, count, lease, command)
-    publish = command
-    local current = redis.call('hget', lock, owner)
-    if not current then return true, nil end
-    if count ~= '0' then return true, leave_level(lock, owner, current, count, lease) end
-    local head = redis.pcall('lindex', queue, '0')
-    local left = head and redis.call('pttl', lock)
+local owner, count = ARGV[1], ARGV[2]
+publish = ARGV[4]
+local current = redis.call('hget', lock, owner)
+if not current then return nil end
+local ids = count == '0' and redis.pcall('lrange', queue, '0', '2')
+if ids and not ids.err and not ids[1] then
     redis.call('del', lock)
-    if head then return false, left end
-    return true, redis.call(publish, channel, '0')
+    return redis.call(publish, channel, '0')
 end
 )lua"};
 
-// Nobody queues.
-inline constexpr ScriptText queue_release_free{R"lua(
--- ARGV: owner, remaining count, lease in ms for a remaining hold, publish command.
-local is_done, answer = leave(ARGV[1], ARGV[2], ARGV[3], ARGV[4])
-if is_done then return answer end
+// Enclose the functions of the uncommon cases, which are defined when they are needed: to define them always would cost a
+// granting release as much as four commands.
+inline constexpr ScriptText queue_uncommon{R"lua(
+local function uncommon()
+)lua"};
+inline constexpr ScriptText queue_uncommon_end{R"lua(
+return {tell_head = tell_head, turn_away = turn_away, give_turn = give_turn, message_of_grant = message_of_grant}
+end
 )lua"};
 
-// Precedes a `grant_or_notify`.
-inline constexpr ScriptText queue_turn{R"lua(
+// Precedes a `grant`.
+inline constexpr ScriptText queue_undo{R"lua(
 -- Undoes the write of a hold that nobody knows of. Access rights may allow one of these commands and not the other.
 local function undo_write(key)
     if type(redis.pcall('del', key)) == 'table' then redis.call('pexpire', key, '0') end
 end
+)lua"};
 
+// Precedes a `grant_or_notify`.
+inline constexpr ScriptText queue_turn{R"lua(
 -- Returns what those who do not queue are told of a grant. They rely on the released hold, which would have lasted for
 -- `left`. Some wait for the end of a hold alone: they understand '2', which waiters for the lock ignore. Those are woken if
 -- the lease that the waiter asked for is shorter. The grant itself may be over before, if its waiter is frozen or loses it:
@@ -74,8 +76,8 @@ end
 inline constexpr ScriptText queue_notify{R"lua(
 -- Does the same as grant_or_notify(), also without a right to read or change the queue: the lock is free, so those who wait
 -- have to ask.
-local function hand_on(left, message)
-    local done, answer = pcall(grant_or_notify, left, message)
+local function hand_on(left, message, ids)
+    local done, answer = pcall(grant_or_notify, left, message, ids)
     if done then return answer end
     for i = 0, most_tries - 1 do
         local waiter = redis.pcall('lindex', queue, text(i))
@@ -118,12 +120,13 @@ local function grant(head, number, lease, ends, kind)
 end
 
 -- Grants the free lock to the first waiter that listens, or notifies whoever listens. `left`: how long the released hold
--- would have lasted. `message`: that of a release that grants nothing. Returns the answer.
-local function grant_or_notify(left, message)
+-- would have lasted. `message`: that of a release that grants nothing. `ids`: the first three of the queue, if they are
+-- known. Returns the answer.
+local function grant_or_notify(left, message, ids)
     local numsub = publish == 'SPUBLISH' and 'shardnumsub' or 'numsub'
     now = now or time_in_ms()
     for _ = 1, most_tries do
-        local ids = redis.call('lrange', queue, '0', '2')
+        ids = ids or redis.call('lrange', queue, '0', '2')
         local head = ids[1]
         if not head then break end
         local own = channel .. ':' .. head
@@ -138,30 +141,49 @@ local function grant_or_notify(left, message)
                 told = redis.call(publish, own, 'look 0')
             elseif heard[2] > 0 then
                 local others = heard[4] > 0 or tonumber(known[1] or '0') > now
-                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then return give_turn(message) end
+                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then
+                    return uncommon().give_turn(message)
+                end
                 local length = grant(head, number, lease, ends, kind)
                 if length == nil then told = redis.call(publish, own, 'look 0') end
                 if length then
                     local at = now + length
-                    local somebody_asks = is_asking(known[3], at) and (not ids[3] or is_asking(known[4], at))
-                    if not somebody_asks then somebody_asks = tell_head(at) end
+                    local somebody_asks = ids[2] and is_asking(known[3], at) and (not ids[3] or is_asking(known[4], at))
+                    if not ids[2] then
+                        end_places()
+                    elseif not somebody_asks then
+                        somebody_asks = uncommon().tell_head(at)
+                    end
                     if heard[4] > 0 then
-                        redis.pcall(publish, channel, message_of_grant(lease, length, left, somebody_asks))
+                        message = uncommon().message_of_grant(lease, length, left, somebody_asks)
+                        redis.pcall(publish, channel, message)
                     end
                     return -3
                 end
             end
             if told ~= 0 then return told end
         end
-        if redis.call('lindex', queue, '0') == head then turn_away(head) end
+        if redis.call('lindex', queue, '0') == head then uncommon().turn_away(head) end
+        ids = nil
     end
-    tell_head(now)
+    uncommon().tell_head(now)
     return redis.call(publish, channel, message)
 end
 )lua"};
 
+// Enclose the functions that leave a level of a hold.
+inline constexpr ScriptText queue_release_level{R"lua(
+if count ~= '0' then
+)lua"};
+inline constexpr ScriptText queue_level_left{R"lua(
+return leave_level(lock, owner, current, count, ARGV[3])
+end
+)lua"};
+
 inline constexpr ScriptText queue_release{R"lua(
-return hand_on(answer, '0')
+local left = redis.call('pttl', lock)
+redis.call('del', lock)
+return hand_on(left, '0', not ids.err and ids or nil)
 )lua"};
 
 inline constexpr ScriptText queue_give_up{R"lua(
@@ -169,10 +191,16 @@ inline constexpr ScriptText queue_give_up{R"lua(
 local function release(owner, count, lease, command)
     publish, now = command, time_in_ms()
     leave_place(string.sub(owner, 1, 36), string.sub(owner, 38))
-    local is_done, answer = leave(owner, count, lease, command)
-    if not is_done then return hand_on(answer, '0') end
-    if answer then return answer end
+    local is_held = redis.call('hget', lock, owner)
+    if is_held and redis.pcall('exists', queue) == 0 then
+        redis.call('del', lock)
+        return redis.call(publish, channel, '0')
+    end
     local left = redis.call('pttl', lock)
+    if is_held then
+        redis.call('del', lock)
+        return hand_on(left, '0')
+    end
     -- This waiter may have been the one that asks next, or that listens to a release that grants nothing: then the next
     -- one asks now, and listens.
     if left >= 0 then
@@ -188,16 +216,20 @@ local function release(owner, count, lease, command)
 end
 )lua"};
 
+inline constexpr ScriptText queue_leave_level = joined<queue_release_level, leaving_levels, queue_level_left>;
+inline constexpr ScriptText queue_granting =
+    joined<queue_first, queue_uncommon, queue_words, queue_others, queue_turn, queue_uncommon_end, queue_undo,
+           queue_hand_on, queue_notify, queue_release>;
+inline constexpr ScriptText queue_giving_up =
+    joined<lock_queue, queue_places, queue_turn, queue_uncommon, queue_uncommon_end, queue_undo, queue_hand_on,
+           queue_notify, queue_give_up, give_up>;
+
 }  // namespace parts
 
-inline constexpr ScriptText queue_release =
-    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::queue_release_free,
-           parts::unfenced, parts::lock_queue, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
-           parts::queue_release>;
+inline constexpr ScriptText queue_release = joined<parts::wanted_until, parts::queue_names, parts::queue_release_free,
+                                                   parts::queue_leave_level, parts::unfenced, parts::queue_granting>;
 inline constexpr ScriptText queue_give_up =
-    joined<parts::wanted_until, parts::leaving_levels, parts::queue_keys, parts::queue_leave, parts::unfenced,
-           parts::lock_queue, parts::queue_places, parts::queue_turn, parts::queue_hand_on, parts::queue_notify,
-           parts::queue_give_up, parts::give_up>;
+    joined<parts::wanted_until, parts::queue_keys, parts::unfenced, parts::queue_giving_up>;
 
 }  // namespace scripts
 
@@ -205,10 +237,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "fdede2c275f29b93c21176300661e9ee1701b414"};
+    "54653f9868421be073409370eb9c690f3bbc7cfb"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "dd0e099124b9f9a03bc5d08bb474ae98a231a52c"};
+    "5f621e63322e1243d5d4974942dc149b60520f24"};
 // clang-format on
 
 }  // namespace detail

@@ -146,8 +146,8 @@ end
 
 // The functions for the queue that a release needs.
 inline constexpr ScriptText read_write_queue =
-    joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, queue_turn, read_write_hand_on,
-           queue_notify, read_write_tell_queue>;
+    joined<queue_words, read_write_entry, lock_queue, queue_places, read_write_tell, queue_turn, queue_undo,
+           read_write_hand_on, queue_notify, read_write_tell_queue>;
 
 inline constexpr ScriptText read_leaving =
     joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
@@ -170,16 +170,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "9bd43b3ea17a9712d963cbb0166417ab40a0a340"};
+    "5988a8c897cd4ab22f458728c2fe9f2352b975cc"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "3292d715c843793437daac5aaec1561edb47acbc"};
+    "c67650b72ccd07a0a58bc07bcc9acc2b029adfa7"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "779c9ebdbfb714717a9ee2db4cd7e493d2e5626f"};
+    "0f9b2b4c1f6be7b9be88f2934341ea94c302cf7f"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "c58ffd9aae51c9b7cb40d2795e0ff5c9cdd451d1"};
+    "0019aee1617ae5f33664ccea3a4b3dec87d289e9"};
 // clang-format on
 
 }  // namespace detail

@@ -87,10 +87,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "f5c42f3f677f0972ff8f73c9febeb33d97b2b80e"};
+    "a82c7979b6534e0d3e3f1a881e1ae3385b6c4b8f"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "3a5789271e21b1dfaa6f3219d2b9e69c1e6cbf7a"};
+    "2efdbfadd011f7b2df264b9374d2c8fcdf49c240"};
 // clang-format on
 
 }  // namespace detail
