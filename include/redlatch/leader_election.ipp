@@ -50,7 +50,9 @@ REDLATCH_INLINE std::error_code Term::resign_until(Instant deadline) {
     const Instant until = std::min(deadline, hold_.valid_until());
     // After the lease, and in a forked child, there is nothing to wait for.
     if (until <= Clock::now() && hold_.valid_until() <= until) return hold_.unlock();
-    std::future<std::error_code> released = std::move(hold_).async_unlock().future();
+    Operation<std::error_code> releasing = std::move(hold_).async_unlock();
+    detail::OperationAccess::running(releasing)->complete_at_once();
+    std::future<std::error_code> released = std::move(releasing).future();
     return released.wait_until(until) == std::future_status::ready ? released.get()
                                                                    : make_error_code(errc::unreachable);
 }

@@ -8,12 +8,12 @@
 #include "redlatch/segmented_semaphore.hpp"
 #include "redlatch/semaphore/permits.ipp"
 #include "redlatch/session/operation.hpp"
+#include "redlatch/wait/patience.hpp"
 
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -52,11 +52,6 @@ struct SegmentRace {
     }
 
     bool is_decided() const { return won || failure || open == 0; }
-};
-
-// Runs a completion on the thread that calls executors: those of a race neither wait nor run foreign code.
-struct RunHere {
-    void operator()(const std::function<void()>& function) const { function(); }
 };
 
 // Returns true if another segment may help: the server of this one cannot grant anything now.
@@ -136,10 +131,18 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take(const detail:
                                                                    const detail::WaitRequest& request) {
     std::exception_ptr failure;
     const std::size_t first = near();
+    const Instant give_up = deadline_after(Clock::now(), segments_.front()->handle_.settings().unreachable_timeout);
     for (std::size_t i = 0; i < segments() && !request.stop.stop_requested(); ++i) {
+        // One try asks all segments, however long the replies take; but it does not wait for one server after another that
+        // does not reply.
+        const Instant now = Clock::now();
+        const Instant end = request.one_try ? never : request.deadline;
+        if (i > 0 && now >= (failure ? std::min(give_up, end) : end)) break;
+        detail::WaitRequest asks{.deadline = failure ? now : end, .one_try = true};
+        asks.deadline = std::max(asks.deadline, now + detail::Patience::honest_try);
         const std::size_t segment = (first + i) % segments();
         try {
-            if (Permits got = segments_[segment]->later(1, lease, {.one_try = true}).get()) {
+            if (Permits got = segments_[segment]->later(1, lease, asks).get()) {
                 near(segment);
                 return {segment, std::move(got)};
             }
@@ -150,7 +153,7 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take(const detail:
     }
     if (request.stop.stop_requested()) return {};
     if (failure) std::rethrow_exception(failure);
-    if (request.one_try) return {};
+    if (request.one_try || Clock::now() >= request.deadline) return {};
     Taken taken = take_one_of_all(lease, request);
     if (taken.permits) near(taken.segment);
     return taken;
@@ -168,11 +171,10 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take_one_of_all(co
         ++race->open;
         lock.unlock();
         try {
-            segments_[i]
-                ->later(1, lease, {.deadline = request.deadline})
-                .stop_on(over.get_token())
-                .on(detail::RunHere())
-                .start([race, i](const std::error_code& ec, Permits got) { race->complete(i, ec, got); });
+            Operation<Permits> asking =
+                segments_[i]->later(1, lease, {.deadline = request.deadline}).stop_on(over.get_token());
+            detail::OperationAccess::running(asking)->complete_at_once();
+            std::move(asking).start([race, i](const std::error_code& ec, Permits got) { race->complete(i, ec, got); });
         } catch (...) {
             not_begun = std::current_exception();
             lock.lock();

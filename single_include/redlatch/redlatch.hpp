@@ -1702,6 +1702,10 @@ public:
         run_on(executors_ ? std::move(executors_->works_on) : AnyExecutor(), std::move(completes_on));
     }
 
+    // A thread waits for the completion, as in a call that blocks. So it is called by the thread that decides the outcome, and must
+    // neither wait nor run foreign code; and the end of the client's operations does not end this one.
+    void complete_at_once() noexcept { at_once_ = true; }
+
     // Begins the work. If it throws, for want of memory or of a thread, or in a forked child, nothing was begun, and
     // nothing completes.
     void begin();
@@ -1711,9 +1715,16 @@ public:
     // Completes the operation with errc::cancelled, unless it has been decided. Any thread may call it, also before the
     // operation begins. Does nothing in a forked child, where the operation of the parent does not go on.
     void give_up() noexcept {
-        if (process_ != this_process() || state_.exchange(State::decided) != State::under_way) return;
+        if (process_ != this_process() || !decide(State::given_up)) return;
         cancel();
         stop_.request_stop();
+    }
+
+    // Gives the operation up for one that nobody will complete any more. What it got already is given back at once, not
+    // only when its executor destroys what it was given.
+    void abandon() noexcept {
+        give_up();
+        if (process_ == this_process() && state_ == State::ended) give_back();
     }
 
 protected:
@@ -1742,7 +1753,7 @@ protected:
 
     // The task has ended, with an error or without. Afterwards this object may be gone.
     void work_ended(std::exception_ptr error) noexcept {
-        if (state_.exchange(State::decided) == State::under_way) {
+        if (decide(State::ended)) {
             error_ = std::move(error);
             parts_ = 1;
             post_completion();
@@ -1756,7 +1767,16 @@ protected:
     std::exception_ptr error_;  // written by the one who decided
 
 private:
-    enum class State : unsigned char { prepared, under_way, decided };
+    // The last two are final: the task ended first, or somebody gave the operation up first.
+    enum class State : unsigned char { prepared, under_way, ended, given_up };
+
+    // Returns true if it was under way, and this call has decided the outcome.
+    bool decide(State outcome) noexcept {
+        State before = state_;
+        while (before == State::prepared || before == State::under_way)
+            if (state_.compare_exchange_weak(before, outcome)) return before == State::under_way;
+        return false;
+    }
 
     struct GiveUp {
         UnderWay& operation;
@@ -1778,14 +1798,17 @@ private:
         post_completion();
     }
 
-    void post_completion() noexcept { last_thread().notify(*this); }
+    void post_completion() noexcept {
+        if (at_once_) complete();
+        last_thread().notify(*this);
+    }
 
     // Where the operation ends: on the thread that calls the user's executors, so that none is destroyed during a call.
     Notifier& last_thread() const noexcept { return executors_ ? host_->dispatcher() : host_->completions(); }
 
     // The job: completes the operation. When it is queued once more, nothing is left to do.
     void run() override {
-        if (parts_ > 0) dispatch();
+        if (parts_ > 0 && !at_once_) dispatch();
     }
 
     // The executor may own what it was given but never runs, so it is not kept longer than the task.
@@ -1821,6 +1844,7 @@ private:
     std::atomic<std::uint32_t> references_{1};
     std::atomic<State> state_{State::prepared};
     std::atomic<unsigned char> parts_{2};  // of the task and the completion, how many are not over
+    bool at_once_ = false;
     const ProcessMark process_ = this_process();
     std::unique_ptr<Executors> executors_;     // null if it named none
     std::stop_token wanted_stop_;              // cancels it
@@ -1856,7 +1880,7 @@ REDLATCH_INLINE void UnderWay::begin() {
     }
     // A stop that was requested before completes the operation at once.
     if (on_stop_) on_stop_->emplace(std::move(wanted_stop_), GiveUp{*this});
-    on_end_.emplace(host_->operations_end(), GiveUp{*this});
+    if (!at_once_) on_end_.emplace(host_->operations_end(), GiveUp{*this});
     start_task();
 }
 
@@ -1948,14 +1972,15 @@ public:
         completer_ = std::make_unique<CompleterOf<R, Function>>(std::move(function));
     }
 
-    // After begin() has thrown: destroys what was to be called.
-    void forget_completion() noexcept { completer_.reset(); }
+    // Destroys what was to be called, because nobody will call it.
+    void forget_completion() noexcept { std::exchange(completer_, nullptr).reset(); }
 
     // The coroutine takes the outcome when it is resumed.
     void complete_with(std::coroutine_handle<> coroutine) noexcept { coroutine_ = coroutine; }
 
-    // The coroutine is destroyed, or goes on by itself. Returns true if it would have been resumed.
-    bool forsake() noexcept { return coroutine_ && !is_met_.exchange(true); }
+    // The coroutine is destroyed, or goes on by itself, or nobody will complete the operation. Returns true if it would
+    // have completed.
+    bool forsake() noexcept { return (coroutine_ || completer_) && !is_met_.exchange(true); }
 
     // Takes the outcome, once.
     virtual Ending<R> outcome() noexcept = 0;
@@ -2027,10 +2052,11 @@ private:
         if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits> || std::is_same_v<R, Term>) discard();
     }
 
-    // A callback is destroyed, and this object with it. A coroutine stays where it is, and would keep the result.
+    // Others may keep this object: a coroutine that stays where it is, an operation with a name, the callback itself.
     void drop() noexcept override {
         // With an error the task may go on, and gives back by itself what it gets.
         if (this->forsake() && !this->error_) discard();
+        this->forget_completion();
     }
 
     void discard() noexcept {
@@ -2165,7 +2191,7 @@ private:
 
         // A coroutine that is destroyed here cancels the operation.
         ~Awaiter() {
-            if (running_->forsake()) running_->give_up();
+            if (running_->forsake()) running_->abandon();
         }
 
         bool await_ready() const noexcept { return false; }
@@ -2251,7 +2277,7 @@ struct OperationAccess {
         return OperationAccess::make<R>(std::move(host), SimpleWork<R, Make>(std::move(make)), std::move(stop));
     }
 
-    // For those who may give the operation up before it completes.
+    // For those who may give the operation up before it completes, or wait for it.
     template <class R>
     static Reference<Running<R>> running(const Operation<R>& operation) {
         return operation.running_;
@@ -16918,7 +16944,10 @@ public:
     template <class Request>
     Instant give_up_at(const Request& request, bool first) const {
         const Instant now = Clock::now();
-        if (request.one_try) return now + one_try(request.settings);
+        if (request.one_try) {
+            const Instant end = now + one_try(request.settings);
+            return request.deadline > now ? std::min(end, request.deadline) : end;
+        }
         // Waiting callers share the time for which a server was unreachable, but each gets a full try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), request.settings.unreachable_timeout);
         const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));
@@ -18751,7 +18780,8 @@ namespace detail {
 
 // Awaited, continues the task of an operation where the user's code may run: on the operation's executor, otherwise on
 // the client's thread of completions. A thread that waits goes on itself. The result is false if the executor has
-// destroyed what it was given without running it; then the task goes on, on the thread of completions.
+// destroyed what it was given without running it, or if it had not run it yet when the operation was given up; then the
+// task goes on, on the thread of completions.
 class [[nodiscard]] Hop {
 public:
     explicit Hop(const Course& course) : course_(course) {}
@@ -18764,12 +18794,24 @@ public:
 
     bool await_resume() const noexcept { return !dropped_; }
 
+    // The task does not wait for the executor any longer. Any thread may call it while this object lives.
+    void give_up() noexcept;
+
 private:
     class Ticket;
+
+    // Between the task and give_up(). The task may go on, and destroy the Hop, before it has left the ticket here.
+    struct Waiting {
+        std::mutex mutex;  // guards the others
+        bool given_up = false;
+        std::weak_ptr<Ticket> ticket{};  // belongs to what the executor was given
+    };
+
     void hop(std::coroutine_handle<> coroutine);
     static void dispatch(const AnyExecutor& executor, const std::shared_ptr<Ticket>& ticket);
 
     const Course& course_;
+    const std::shared_ptr<Waiting> waiting_ = std::make_shared<Waiting>();
     bool dropped_ = false;
 };
 
@@ -18795,15 +18837,19 @@ public:
           })) {}
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
-    ~Ticket() {
-        if (!used_) completions_.notify(std::move(when_dropped_));
-    }
+    ~Ticket() { drop(); }
 
     void go() {
-        if (!used_.exchange(true)) coroutine_.resume();
+        if (use()) coroutine_.resume();
     }
 
-    void tear_up() noexcept { used_ = true; }
+    // Continues the coroutine on the thread of completions, and leaves nothing for go().
+    void drop() noexcept {
+        if (use()) completions_.notify(std::move(when_dropped_));
+    }
+
+    // Returns true if nobody has used it before.
+    bool use() noexcept { return !used_.exchange(true); }
 
 private:
     Notifier& completions_;
@@ -18816,15 +18862,34 @@ REDLATCH_INLINE void Hop::hop(std::coroutine_handle<> coroutine) {
     OperationHost& host = *course_.host;
     const AnyExecutor* const executor = course_.executor;
     const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
+    const std::shared_ptr<Waiting> waiting = waiting_;
     try {
         if (executor)
             host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
         else
             host.completions().notify([ticket] { ticket->go(); });
     } catch (...) {  // no memory: the exception continues the coroutine
-        ticket->tear_up();
+        ticket->use();
         throw;
     }
+    // From here on this object may be gone.
+    bool is_given_up = false;
+    {
+        const std::lock_guard lock(waiting->mutex);
+        waiting->ticket = ticket;
+        is_given_up = waiting->given_up;
+    }
+    if (is_given_up) ticket->drop();
+}
+
+REDLATCH_INLINE void Hop::give_up() noexcept {
+    std::shared_ptr<Ticket> ticket;
+    {
+        const std::lock_guard lock(waiting_->mutex);
+        waiting_->given_up = true;
+        ticket = waiting_->ticket.lock();
+    }
+    if (ticket) ticket->drop();
 }
 
 // If the executor refuses, this thread goes on.
@@ -18916,10 +18981,13 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         // The token of f is requested when the hold is lost or the operation is given up. These callbacks end before the
         // task returns to the background thread, which must not wait for them.
         std::stop_source ending;
-        const auto end = [&ending] { ending.request_stop(); };
-        const std::stop_callback on_lost(hold.lost(), end);
-        const std::stop_callback on_given_up(course.stop, end);
-        const bool hopped = co_await Hop(course);
+        Hop hop(course);
+        const std::stop_callback on_lost(hold.lost(), [&ending] { ending.request_stop(); });
+        const std::stop_callback on_given_up(course.stop, [&ending, &hop] {
+            ending.request_stop();
+            hop.give_up();
+        });
+        const bool hopped = co_await hop;
         if (!hopped || course.stop.stop_requested())
             throw Error(errc::cancelled, name, "it was cancelled before the function was called");
         if (ending.stop_requested())
@@ -18939,8 +19007,11 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
     HeldLevel level;
     const std::error_code released = co_await HoldAccess::release(hold, level, course.by);
     if (outcome.error) std::rethrow_exception(std::move(outcome.error));
-    if (!in_time || released == errc::hold_lost)
+    if (!in_time || released == errc::hold_lost) {
+        // The destructor of the result may block.
+        if (outcome.result) static_cast<void>(co_await Hop(course));
         throw Error(errc::hold_lost, name, "the lock was lost before the function returned");
+    }
     if constexpr (!std::is_void_v<R>) co_return *std::move(outcome.result);
 }
 
@@ -27675,7 +27746,9 @@ REDLATCH_INLINE std::error_code Term::resign_until(Instant deadline) {
     const Instant until = std::min(deadline, hold_.valid_until());
     // After the lease, and in a forked child, there is nothing to wait for.
     if (until <= Clock::now() && hold_.valid_until() <= until) return hold_.unlock();
-    std::future<std::error_code> released = std::move(hold_).async_unlock().future();
+    Operation<std::error_code> releasing = std::move(hold_).async_unlock();
+    detail::OperationAccess::running(releasing)->complete_at_once();
+    std::future<std::error_code> released = std::move(releasing).future();
     return released.wait_until(until) == std::future_status::ready ? released.get()
                                                                    : make_error_code(errc::unreachable);
 }
@@ -29463,7 +29536,9 @@ public:
 
     std::stop_token lost(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
-        return core_.closed ? lost_token(nullptr) : holds_.lost(which.owner);
+        // close() has told those who asked before.
+        const bool is_ending = core_.closed || core_.closing.stop_requested();
+        return is_ending ? lost_token(nullptr) : holds_.lost(which.owner);
     }
 
     // Recomputes the validity of all holds, because members may have changed.
@@ -30266,7 +30341,8 @@ public:
     // when the lease that it saw is over, and after 15 to 30 s in case a message was lost.
     //
     // What f throws is thrown, and leaves the work open. Throws Error(errc::hold_lost) if the lock was lost before f
-    // returned: then others may do the work again; otherwise as FencedLock::lock() does. f must not call the same flag.
+    // returned: then others may do the work again; otherwise as FencedLock::lock() does. f must not call the same flag. While no
+    // server replies after f has returned, the call goes on for unreachable_timeout, and for as long as it has the lock.
     //   call(f, token)   gives up waiting when a stop is requested; only this form returns a bool: true if it is done
     //   call(f, …, ec)   stores the code of a std::system_error, also of one that f throws
     template <class F, class... Tail>
@@ -30382,7 +30458,9 @@ inline Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds sta
         static_cast<void>(hold.unlock());
         throw;
     }
-    const Instant until = deadline_after(Clock::now(), handle.settings().unreachable_timeout);
+    // As long as this caller holds the lock, nobody else does the work.
+    const Instant until =
+        std::max(deadline_after(Clock::now(), handle.settings().unreachable_timeout), hold.valid_until());
     if (!store_record(state, entry, until, handle.settings(), std::stop_token(), by_thread).run())
         throw Error(errc::hold_lost, handle.name(),
                     "the lock was lost before the work was done, so others may do it again; see lost()");
@@ -33900,11 +33978,6 @@ struct SegmentRace {
     bool is_decided() const { return won || failure || open == 0; }
 };
 
-// Runs a completion on the thread that calls executors: those of a race neither wait nor run foreign code.
-struct RunHere {
-    void operator()(const std::function<void()>& function) const { function(); }
-};
-
 // Returns true if another segment may help: the server of this one cannot grant anything now.
 inline bool is_passing(const std::error_code& ec) {
     return ec == errc::unreachable || ec == errc::overloaded || ec == errc::not_replicated || ec == errc::not_on_disk;
@@ -33982,10 +34055,18 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take(const detail:
                                                                    const detail::WaitRequest& request) {
     std::exception_ptr failure;
     const std::size_t first = near();
+    const Instant give_up = deadline_after(Clock::now(), segments_.front()->handle_.settings().unreachable_timeout);
     for (std::size_t i = 0; i < segments() && !request.stop.stop_requested(); ++i) {
+        // One try asks all segments, however long the replies take; but it does not wait for one server after another that
+        // does not reply.
+        const Instant now = Clock::now();
+        const Instant end = request.one_try ? never : request.deadline;
+        if (i > 0 && now >= (failure ? std::min(give_up, end) : end)) break;
+        detail::WaitRequest asks{.deadline = failure ? now : end, .one_try = true};
+        asks.deadline = std::max(asks.deadline, now + detail::Patience::honest_try);
         const std::size_t segment = (first + i) % segments();
         try {
-            if (Permits got = segments_[segment]->later(1, lease, {.one_try = true}).get()) {
+            if (Permits got = segments_[segment]->later(1, lease, asks).get()) {
                 near(segment);
                 return {segment, std::move(got)};
             }
@@ -33996,7 +34077,7 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take(const detail:
     }
     if (request.stop.stop_requested()) return {};
     if (failure) std::rethrow_exception(failure);
-    if (request.one_try) return {};
+    if (request.one_try || Clock::now() >= request.deadline) return {};
     Taken taken = take_one_of_all(lease, request);
     if (taken.permits) near(taken.segment);
     return taken;
@@ -34014,11 +34095,10 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take_one_of_all(co
         ++race->open;
         lock.unlock();
         try {
-            segments_[i]
-                ->later(1, lease, {.deadline = request.deadline})
-                .stop_on(over.get_token())
-                .on(detail::RunHere())
-                .start([race, i](const std::error_code& ec, Permits got) { race->complete(i, ec, got); });
+            Operation<Permits> asking =
+                segments_[i]->later(1, lease, {.deadline = request.deadline}).stop_on(over.get_token());
+            detail::OperationAccess::running(asking)->complete_at_once();
+            std::move(asking).start([race, i](const std::error_code& ec, Permits got) { race->complete(i, ec, got); });
         } catch (...) {
             not_begun = std::current_exception();
             lock.lock();

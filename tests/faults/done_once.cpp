@@ -184,6 +184,26 @@ TEST_CASE("fault: reply of the acquire lost: the work is done once") {
     CHECK_FALSE(path.redis.exists("work"));
 }
 
+TEST_CASE("fault: server away for longer than unreachable_timeout after the work: it is done, and not done again") {
+    FaultyPath path{true};
+    Client client{path.url(), {.watchdog_timeout = 60s, .command_timeout = 500ms, .unreachable_timeout = 1s}};
+    Client other{path.server.url()};
+    OnceFlag flag{client, "work"}, theirs{other, "work"};
+    const Stopwatch watch;
+    auto repaired = start([&] {
+        REQUIRE(eventually([&] { return watch.elapsed() > 3s; }, 20s));
+        path.proxy.refuse(false);
+    });
+    flag.call([&] {
+        path.proxy.refuse(true);
+        path.proxy.kill_all();
+    });
+    CHECK(watch.elapsed() > 3s);
+    repaired.get();
+    CHECK(theirs.is_done());
+    theirs.call([] { FAIL("it was done"); });
+}
+
 TEST_CASE("fault: server restarted without its data during the work: the caller is told, and the work stays open") {
     RedisServer server;
     Client client{server.url(), unhurried(short_lease)};

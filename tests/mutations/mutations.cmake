@@ -1835,7 +1835,7 @@ mutate(long_words_forgotten session/call_words.hpp
 
 # A coroutine that is destroyed does not cancel its operation.
 mutate(destroyed_and_not_cancelled session/operation.hpp
-    "if (running_->forsake()) running_->give_up();"
+    "if (running_->forsake()) running_->abandon();"
     "running_->forsake();"
     "integration/async_lock")
 
@@ -1851,10 +1851,68 @@ mutate(dropped_completion_keeps_the_hold session/running.hpp
     ""
     "integration/async_lock")
 
+# Who keeps an operation keeps what its executor has dropped.
+mutate(dropped_callback_is_kept session/running.hpp
+    "        this->forget_completion();\n    }\n\n    void discard"
+    "    }\n\n    void discard"
+    "integration/async_lock")
+
+# What a coroutine got that is destroyed is given back only when its executor has time.
+mutate(abandoned_result_waits session/under_way.hpp
+    "if (process_ == this_process() && state_ == State::ended) give_back();"
+    ""
+    "integration/async_lock")
+
+# A cancelled async_run() keeps the lock until its executor has time.
+mutate(cancelled_run_waits session/hop.ipp
+    "    if (ticket) ticket->drop();"
+    ""
+    "integration/async_run")
+
+# The result of a function whose lock was lost is destroyed on the thread that renews.
+mutate(result_of_a_lost_run lock/run_under.hpp
+    "        if (outcome.result) static_cast<void>(co_await Hop(course));\n"
+    ""
+    "integration/async_run")
+
+# A leader that resigns where completions run waits for itself.
+mutate(resigns_behind_itself leader_election.ipp
+    "    detail::OperationAccess::running(releasing)->complete_at_once();\n"
+    ""
+    "integration/leader_election")
+
+# A MultiLock that ends forgets those who ask for a token meanwhile.
+mutate(late_token_of_a_multi_lock quorum/quorum_state.hpp
+    "core_.closed || core_.closing.stop_requested()"
+    "core_.closed"
+    "integration/multi_lock_test")
+
+# Work that is done, but could not be stored in time, is done again.
+mutate(result_is_not_stored_for_long around/recorded_work.hpp
+    "std::max(deadline_after(Clock::now(), handle.settings().unreachable_timeout), hold.valid_until())"
+    "deadline_after(Clock::now(), handle.settings().unreachable_timeout)"
+    "faults/done_once")
+
+# async_close() ends a call that blocks.
+mutate(close_ends_a_blocking_call session/under_way.ipp
+    "if (!at_once_) on_end_"
+    "on_end_"
+    "unit/segmented_semaphore")
+
+# A call with a deadline waits for one silent segment after the other.
+mutate(each_segment_has_its_time segmented_semaphore.ipp
+    "if (i > 0 && now >= (failure ? std::min(give_up, end) : end)) break;"
+    ""
+    "unit/segmented_semaphore")
+mutate(one_try_ignores_its_deadline wait/patience.hpp
+    "return request.deadline > now ? std::min(end, request.deadline) : end;"
+    "return end;"
+    "unit/segmented_semaphore")
+
 # Completions run on the thread that renews and receives.
 mutate(callback_on_the_background_thread session/under_way.hpp
-    "void post_completion() noexcept { last_thread().notify(*this); }"
-    "void post_completion() noexcept {\n        run();\n        end();\n    }"
+    "        if (at_once_) complete();\n        last_thread().notify(*this);"
+    "        run();\n        end();"
     "integration/async_lock")
 
 # A task that was suspended continues its caller on another thread than the one on which it ended.
@@ -1909,14 +1967,14 @@ mutate(lost_during_a_reentry lock/acquires.hpp
 
 # async_run() does not notice that the lock was lost.
 mutate(runs_without_the_lock lock/run_under.hpp
-    "    if (!in_time || released == errc::hold_lost)\n"
-    "    if (false)\n"
+    "    if (!in_time || released == errc::hold_lost) {\n"
+    "    if (false) {\n"
     "integration/async_run")
 
 # An executor that drops what it was given keeps the lock forever.
 mutate(dropped_function_keeps_the_lock session/hop.ipp
-    "if (!used_) completions_.notify(std::move(when_dropped_));"
-    ""
+    "~Ticket() { drop(); }"
+    "~Ticket() = default;"
     "integration/async_run")
 
 # async_close() leaves the operations under way.
@@ -1949,7 +2007,7 @@ mutate(release_takes_the_level_too_early lock/hold.ipp
 
 # Without memory to continue a coroutine elsewhere, it is continued twice.
 mutate(continued_twice session/hop.ipp
-    "        ticket->tear_up();\n"
+    "        ticket->use();\n        throw;"
     ""
     "faults/(no_memory|failing)")
 

@@ -58,7 +58,9 @@ inline Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds sta
         static_cast<void>(hold.unlock());
         throw;
     }
-    const Instant until = deadline_after(Clock::now(), handle.settings().unreachable_timeout);
+    // As long as this caller holds the lock, nobody else does the work.
+    const Instant until =
+        std::max(deadline_after(Clock::now(), handle.settings().unreachable_timeout), hold.valid_until());
     if (!store_record(state, entry, until, handle.settings(), std::stop_token(), by_thread).run())
         throw Error(errc::hold_lost, handle.name(),
                     "the lock was lost before the work was done, so others may do it again; see lost()");

@@ -96,10 +96,13 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         // The token of f is requested when the hold is lost or the operation is given up. These callbacks end before the
         // task returns to the background thread, which must not wait for them.
         std::stop_source ending;
-        const auto end = [&ending] { ending.request_stop(); };
-        const std::stop_callback on_lost(hold.lost(), end);
-        const std::stop_callback on_given_up(course.stop, end);
-        const bool hopped = co_await Hop(course);
+        Hop hop(course);
+        const std::stop_callback on_lost(hold.lost(), [&ending] { ending.request_stop(); });
+        const std::stop_callback on_given_up(course.stop, [&ending, &hop] {
+            ending.request_stop();
+            hop.give_up();
+        });
+        const bool hopped = co_await hop;
         if (!hopped || course.stop.stop_requested())
             throw Error(errc::cancelled, name, "it was cancelled before the function was called");
         if (ending.stop_requested())
@@ -119,8 +122,11 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
     HeldLevel level;
     const std::error_code released = co_await HoldAccess::release(hold, level, course.by);
     if (outcome.error) std::rethrow_exception(std::move(outcome.error));
-    if (!in_time || released == errc::hold_lost)
+    if (!in_time || released == errc::hold_lost) {
+        // The destructor of the result may block.
+        if (outcome.result) static_cast<void>(co_await Hop(course));
         throw Error(errc::hold_lost, name, "the lock was lost before the function returned");
+    }
     if constexpr (!std::is_void_v<R>) co_return *std::move(outcome.result);
 }
 

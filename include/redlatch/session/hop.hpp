@@ -7,6 +7,7 @@
 
 #include <coroutine>
 #include <memory>
+#include <mutex>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -14,7 +15,8 @@ namespace detail {
 
 // Awaited, continues the task of an operation where the user's code may run: on the operation's executor, otherwise on
 // the client's thread of completions. A thread that waits goes on itself. The result is false if the executor has
-// destroyed what it was given without running it; then the task goes on, on the thread of completions.
+// destroyed what it was given without running it, or if it had not run it yet when the operation was given up; then the
+// task goes on, on the thread of completions.
 class [[nodiscard]] Hop {
 public:
     explicit Hop(const Course& course) : course_(course) {}
@@ -27,12 +29,24 @@ public:
 
     bool await_resume() const noexcept { return !dropped_; }
 
+    // The task does not wait for the executor any longer. Any thread may call it while this object lives.
+    void give_up() noexcept;
+
 private:
     class Ticket;
+
+    // Between the task and give_up(). The task may go on, and destroy the Hop, before it has left the ticket here.
+    struct Waiting {
+        std::mutex mutex;  // guards the others
+        bool given_up = false;
+        std::weak_ptr<Ticket> ticket{};  // belongs to what the executor was given
+    };
+
     void hop(std::coroutine_handle<> coroutine);
     static void dispatch(const AnyExecutor& executor, const std::shared_ptr<Ticket>& ticket);
 
     const Course& course_;
+    const std::shared_ptr<Waiting> waiting_ = std::make_shared<Waiting>();
     bool dropped_ = false;
 };
 

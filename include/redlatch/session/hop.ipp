@@ -26,15 +26,19 @@ public:
           })) {}
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
-    ~Ticket() {
-        if (!used_) completions_.notify(std::move(when_dropped_));
-    }
+    ~Ticket() { drop(); }
 
     void go() {
-        if (!used_.exchange(true)) coroutine_.resume();
+        if (use()) coroutine_.resume();
     }
 
-    void tear_up() noexcept { used_ = true; }
+    // Continues the coroutine on the thread of completions, and leaves nothing for go().
+    void drop() noexcept {
+        if (use()) completions_.notify(std::move(when_dropped_));
+    }
+
+    // Returns true if nobody has used it before.
+    bool use() noexcept { return !used_.exchange(true); }
 
 private:
     Notifier& completions_;
@@ -47,15 +51,34 @@ REDLATCH_INLINE void Hop::hop(std::coroutine_handle<> coroutine) {
     OperationHost& host = *course_.host;
     const AnyExecutor* const executor = course_.executor;
     const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
+    const std::shared_ptr<Waiting> waiting = waiting_;
     try {
         if (executor)
             host.dispatcher().notify([ticket, executor] { dispatch(*executor, ticket); });
         else
             host.completions().notify([ticket] { ticket->go(); });
     } catch (...) {  // no memory: the exception continues the coroutine
-        ticket->tear_up();
+        ticket->use();
         throw;
     }
+    // From here on this object may be gone.
+    bool is_given_up = false;
+    {
+        const std::lock_guard lock(waiting->mutex);
+        waiting->ticket = ticket;
+        is_given_up = waiting->given_up;
+    }
+    if (is_given_up) ticket->drop();
+}
+
+REDLATCH_INLINE void Hop::give_up() noexcept {
+    std::shared_ptr<Ticket> ticket;
+    {
+        const std::lock_guard lock(waiting_->mutex);
+        waiting_->given_up = true;
+        ticket = waiting_->ticket.lock();
+    }
+    if (ticket) ticket->drop();
 }
 
 // If the executor refuses, this thread goes on.

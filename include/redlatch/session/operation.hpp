@@ -129,7 +129,7 @@ private:
 
         // A coroutine that is destroyed here cancels the operation.
         ~Awaiter() {
-            if (running_->forsake()) running_->give_up();
+            if (running_->forsake()) running_->abandon();
         }
 
         bool await_ready() const noexcept { return false; }
@@ -215,7 +215,7 @@ struct OperationAccess {
         return OperationAccess::make<R>(std::move(host), SimpleWork<R, Make>(std::move(make)), std::move(stop));
     }
 
-    // For those who may give the operation up before it completes.
+    // For those who may give the operation up before it completes, or wait for it.
     template <class R>
     static Reference<Running<R>> running(const Operation<R>& operation) {
         return operation.running_;

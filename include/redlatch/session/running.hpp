@@ -82,14 +82,15 @@ public:
         completer_ = std::make_unique<CompleterOf<R, Function>>(std::move(function));
     }
 
-    // After begin() has thrown: destroys what was to be called.
-    void forget_completion() noexcept { completer_.reset(); }
+    // Destroys what was to be called, because nobody will call it.
+    void forget_completion() noexcept { std::exchange(completer_, nullptr).reset(); }
 
     // The coroutine takes the outcome when it is resumed.
     void complete_with(std::coroutine_handle<> coroutine) noexcept { coroutine_ = coroutine; }
 
-    // The coroutine is destroyed, or goes on by itself. Returns true if it would have been resumed.
-    bool forsake() noexcept { return coroutine_ && !is_met_.exchange(true); }
+    // The coroutine is destroyed, or goes on by itself, or nobody will complete the operation. Returns true if it would
+    // have completed.
+    bool forsake() noexcept { return (coroutine_ || completer_) && !is_met_.exchange(true); }
 
     // Takes the outcome, once.
     virtual Ending<R> outcome() noexcept = 0;
@@ -161,10 +162,11 @@ private:
         if constexpr (std::is_same_v<R, Hold> || std::is_same_v<R, Permits> || std::is_same_v<R, Term>) discard();
     }
 
-    // A callback is destroyed, and this object with it. A coroutine stays where it is, and would keep the result.
+    // Others may keep this object: a coroutine that stays where it is, an operation with a name, the callback itself.
     void drop() noexcept override {
         // With an error the task may go on, and gives back by itself what it gets.
         if (this->forsake() && !this->error_) discard();
+        this->forget_completion();
     }
 
     void discard() noexcept {

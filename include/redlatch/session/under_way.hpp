@@ -58,6 +58,10 @@ public:
         run_on(executors_ ? std::move(executors_->works_on) : AnyExecutor(), std::move(completes_on));
     }
 
+    // A thread waits for the completion, as in a call that blocks. So it is called by the thread that decides the outcome, and must
+    // neither wait nor run foreign code; and the end of the client's operations does not end this one.
+    void complete_at_once() noexcept { at_once_ = true; }
+
     // Begins the work. If it throws, for want of memory or of a thread, or in a forked child, nothing was begun, and
     // nothing completes.
     void begin();
@@ -67,9 +71,16 @@ public:
     // Completes the operation with errc::cancelled, unless it has been decided. Any thread may call it, also before the
     // operation begins. Does nothing in a forked child, where the operation of the parent does not go on.
     void give_up() noexcept {
-        if (process_ != this_process() || state_.exchange(State::decided) != State::under_way) return;
+        if (process_ != this_process() || !decide(State::given_up)) return;
         cancel();
         stop_.request_stop();
+    }
+
+    // Gives the operation up for one that nobody will complete any more. What it got already is given back at once, not
+    // only when its executor destroys what it was given.
+    void abandon() noexcept {
+        give_up();
+        if (process_ == this_process() && state_ == State::ended) give_back();
     }
 
 protected:
@@ -98,7 +109,7 @@ protected:
 
     // The task has ended, with an error or without. Afterwards this object may be gone.
     void work_ended(std::exception_ptr error) noexcept {
-        if (state_.exchange(State::decided) == State::under_way) {
+        if (decide(State::ended)) {
             error_ = std::move(error);
             parts_ = 1;
             post_completion();
@@ -112,7 +123,16 @@ protected:
     std::exception_ptr error_;  // written by the one who decided
 
 private:
-    enum class State : unsigned char { prepared, under_way, decided };
+    // The last two are final: the task ended first, or somebody gave the operation up first.
+    enum class State : unsigned char { prepared, under_way, ended, given_up };
+
+    // Returns true if it was under way, and this call has decided the outcome.
+    bool decide(State outcome) noexcept {
+        State before = state_;
+        while (before == State::prepared || before == State::under_way)
+            if (state_.compare_exchange_weak(before, outcome)) return before == State::under_way;
+        return false;
+    }
 
     struct GiveUp {
         UnderWay& operation;
@@ -134,14 +154,17 @@ private:
         post_completion();
     }
 
-    void post_completion() noexcept { last_thread().notify(*this); }
+    void post_completion() noexcept {
+        if (at_once_) complete();
+        last_thread().notify(*this);
+    }
 
     // Where the operation ends: on the thread that calls the user's executors, so that none is destroyed during a call.
     Notifier& last_thread() const noexcept { return executors_ ? host_->dispatcher() : host_->completions(); }
 
     // The job: completes the operation. When it is queued once more, nothing is left to do.
     void run() override {
-        if (parts_ > 0) dispatch();
+        if (parts_ > 0 && !at_once_) dispatch();
     }
 
     // The executor may own what it was given but never runs, so it is not kept longer than the task.
@@ -177,6 +200,7 @@ private:
     std::atomic<std::uint32_t> references_{1};
     std::atomic<State> state_{State::prepared};
     std::atomic<unsigned char> parts_{2};  // of the task and the completion, how many are not over
+    bool at_once_ = false;
     const ProcessMark process_ = this_process();
     std::unique_ptr<Executors> executors_;     // null if it named none
     std::stop_token wanted_stop_;              // cancels it

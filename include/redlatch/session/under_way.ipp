@@ -27,7 +27,7 @@ REDLATCH_INLINE void UnderWay::begin() {
     }
     // A stop that was requested before completes the operation at once.
     if (on_stop_) on_stop_->emplace(std::move(wanted_stop_), GiveUp{*this});
-    on_end_.emplace(host_->operations_end(), GiveUp{*this});
+    if (!at_once_) on_end_.emplace(host_->operations_end(), GiveUp{*this});
     start_task();
 }
 

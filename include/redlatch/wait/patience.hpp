@@ -21,7 +21,10 @@ public:
     template <class Request>
     Instant give_up_at(const Request& request, bool first) const {
         const Instant now = Clock::now();
-        if (request.one_try) return now + one_try(request.settings);
+        if (request.one_try) {
+            const Instant end = now + one_try(request.settings);
+            return request.deadline > now ? std::min(end, request.deadline) : end;
+        }
         // Waiting callers share the time for which a server was unreachable, but each gets a full try.
         const Instant give_up = deadline_after(failing_since_.value_or(now), request.settings.unreachable_timeout);
         const Instant deadline = std::min(request.deadline, std::max(give_up, now + shortest_try));

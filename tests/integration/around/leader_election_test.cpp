@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <optional>
@@ -281,6 +282,27 @@ TEST_CASE("a campaign waits without a thread, and a cancelled one does not lead"
     CHECK(bench.left.leader()->name == "right");
     CHECK_FALSE(next.resign());
     CHECK_FALSE(bench.left.async_campaign().get().resign());
+    CHECK_FALSE(bench.redis.exists("scheduler"));
+}
+
+TEST_CASE("a leader may resign where its campaign completes: in a callback and in a coroutine") {
+    Bench bench;
+    std::promise<std::error_code> resigned;
+    bench.left.async_campaign().start([&](std::error_code, Term term) { resigned.set_value(term.resign()); });
+    CHECK_FALSE(resigned.get_future().get());
+    std::promise<std::error_code> once_more;
+    const auto coroutine = [&]() -> Fiber {
+        Term term = co_await bench.left.async_campaign();
+        once_more.set_value(term.resign());
+    };
+    const Fiber fiber = coroutine();
+    CHECK_FALSE(once_more.get_future().get());
+    // Also on the thread that hands completions to executors.
+    std::promise<std::error_code> inside;
+    bench.left.async_campaign().on([](const std::function<void()>& f) { f(); }).start([&](std::error_code, Term term) {
+        inside.set_value(term.resign());
+    });
+    CHECK_FALSE(inside.get_future().get());
     CHECK_FALSE(bench.redis.exists("scheduler"));
 }
 

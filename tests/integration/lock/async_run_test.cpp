@@ -111,7 +111,10 @@ TEST_CASE("async_unlock: a server that does not reply: unreachable in time, and 
 
 // --- async_run() ------------------------------------------------------------------------------------------------
 
-TEST_CASE("async_run: the result of a function that was given up is not destroyed on the thread that renews") {
+namespace {
+
+// Runs a function under a lock, and ends the operation or the hold meanwhile. The destructor of its result takes its time.
+void destroy_a_result(bool is_given_up) {
     Bench bench;
     Client client{bench.server.url(), {.watchdog_timeout = 3s}};
     RLock kept{client, "kept"}, orders{client, "orders"};
@@ -120,8 +123,9 @@ TEST_CASE("async_run: the result of a function that was given up is not destroye
     std::stop_source stop;
     orders
         .async_run([&](std::stop_token ending) {
+            if (!is_given_up) bench.redis.integer("DEL", "orders");
             is_called = true;
-            static_cast<void>(eventually([&] { return ending.stop_requested(); }, 20s));
+            if (is_given_up) static_cast<void>(eventually([&] { return ending.stop_requested(); }, 20s));
             return std::shared_ptr<int>(new int, [&](const int* result) {
                 delete result;
                 is_destroying = true;
@@ -132,7 +136,7 @@ TEST_CASE("async_run: the result of a function that was given up is not destroye
         .stop_on(stop.get_token())
         .start([](std::error_code, std::shared_ptr<int>) {});
     REQUIRE(eventually([&] { return is_called.load(); }));
-    stop.request_stop();
+    if (is_given_up) stop.request_stop();
     REQUIRE(eventually([&] { return is_destroying.load(); }));
     const std::uint64_t renewals = client.stats().renewals;
     CHECK(eventually([&] { return client.stats().renewals > renewals + 1; }, 15s));
@@ -140,6 +144,14 @@ TEST_CASE("async_run: the result of a function that was given up is not destroye
     goes_on = true;
     REQUIRE(eventually([&] { return is_destroyed.load(); }, 60s));
 }
+
+}  // namespace
+
+TEST_CASE("async_run: the result of a function that was given up is not destroyed on the thread that renews") {
+    destroy_a_result(true);
+}
+
+TEST_CASE("async_run: nor is that of a function whose lock was lost") { destroy_a_result(false); }
 
 TEST_CASE("async_run: the function runs while the lock is held, and its result comes when the lock is free") {
     with_each_kind([](Bench& bench, LockApi& lock) {
@@ -292,6 +304,32 @@ TEST_CASE("async_run: cancelled while the function runs: completes at once, and 
     REQUIRE(ready(working));
     CHECK(told);
     CHECK(eventually([&] { return bench.is_clean(); }));
+}
+
+TEST_CASE("async_run: cancelled while its executor has no time: the lock is free, and the function is not called") {
+    with_each_kind([](Bench& bench, LockApi& lock) {
+        std::stop_source stop;
+        std::atomic<bool> called{false};
+        std::atomic<int> given{0};
+        const ManualExecutor executor;
+        const auto counts = [&](std::function<void()> f) {
+            executor.execute(std::move(f));
+            ++given;
+        };
+        auto result = lock.async_run([&](const std::stop_token&) { called = true; })
+                          .on(counts)
+                          .stop_on(stop.get_token())
+                          .future();
+        REQUIRE(eventually([&] { return given == 1; }));
+        CHECK(lock.is_locked());
+        stop.request_stop();
+        CHECK(eventually([&] { return bench.is_clean(); }));
+        REQUIRE(eventually([&] { return given == 2; }));
+        CHECK(executor.run() == 2);
+        REQUIRE(ready(result));
+        CHECK_THROWS_AS(result.get(), Error);
+        CHECK_FALSE(called);
+    });
 }
 
 TEST_CASE("async_run: cancelled before the lock is free: the function is not called") {

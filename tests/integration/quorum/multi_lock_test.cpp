@@ -719,6 +719,28 @@ TEST_CASE("destroying a held MultiLock reports a loss, because nothing supervise
     CHECK(eventually([&] { return lost.stop_requested(); }));
 }
 
+// The first that is asked for may be the last that is released.
+TEST_CASE("destroying a MultiLock reports the loss of a hold whose token is asked for meanwhile") {
+    RedisServer server;
+    Client client{server.url()};
+    ReadWriteLock a{client, "a"}, b{client, "b"};
+    for (int round = 0; round < 10; ++round) {
+        auto both = std::make_unique<MultiLock>(a.read_lock(), b.read_lock());
+        std::vector<redlatch::Hold> holds;
+        for (int i = 0; i < 100; ++i) holds.push_back(both->hold());
+        std::atomic<bool> begins{false};
+        auto asking = start([&] {
+            std::vector<std::stop_token> tokens;
+            begins = true;
+            for (auto hold = holds.rbegin(); hold != holds.rend(); ++hold) tokens.push_back(hold->lost());
+            return tokens;
+        });
+        REQUIRE(eventually([&] { return begins.load(); }));
+        both.reset();
+        for (const std::stop_token& lost : asking.get()) CHECK(lost.stop_requested());
+    }
+}
+
 // The member's loss is known, but the MultiLock has not noticed it yet. Acquiring it again must not continue the old
 // hold.
 TEST_CASE("acquiring a lost MultiLock again is a new hold, and the loss of the old one is reported") {

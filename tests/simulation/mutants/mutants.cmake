@@ -96,7 +96,7 @@ mutate(given_up_and_kept session/running.hpp
 
 # A coroutine that is destroyed does not cancel its operation.
 mutate(destroyed_and_not_cancelled session/operation.hpp
-    "if (running_->forsake()) running_->give_up();"
+    "if (running_->forsake()) running_->abandon();"
     "running_->forsake();")
 
 # Cancelling does not tell the task, which goes on waiting.
@@ -116,7 +116,7 @@ mutate(completion_on_the_background_thread session/under_way.hpp
 
 # Both the one who gives up and the task decide.
 mutate(grant_delivered_twice session/under_way.hpp
-    "        if (state_.exchange(State::decided) == State::under_way) {\n            error_ = std::move(error);"
+    "        if (decide(State::ended)) {\n            error_ = std::move(error);"
     "        if (true) {\n            error_ = std::move(error);")
 
 # A wake-up that comes before its coroutine has fallen asleep is lost.

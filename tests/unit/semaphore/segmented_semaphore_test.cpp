@@ -5,7 +5,9 @@
 #include <redlatch/redlatch.hpp>
 
 #include <chrono>
+#include <functional>
 #include <future>
+#include <optional>
 #include <set>
 #include <stop_token>
 #include <string>
@@ -158,4 +160,43 @@ TEST_CASE("what cannot work is refused before anything is sent") {
     CHECK(code_of([&] { bench.stock.release(wrong); }) == errc::invalid_argument);
     CHECK(code_of([&] { bench.stock.update_lease(wrong, Lease(1s)); }) == errc::invalid_argument);
     CHECK(bench.redis.history().empty());
+}
+
+TEST_CASE("a call that waits goes on when the client has closed: async_close() ends operations, not calls that block") {
+    Bench bench;
+    bench.redis.always("acquire by id", none);
+    auto waiting = start([&] { return bench.stock.acquire(); });
+    REQUIRE(bench.redis.wait_for("acquire by id", 12));
+    auto closed = bench.client.async_close().future();
+    REQUIRE(closed.wait_for(20s) == std::future_status::ready);
+    bench.redis.always("acquire by id", array({number(1), number(-1)}));
+    REQUIRE(bench.redis.publish("redisson_sc:{stock:3}", "1"));
+    CHECK(waiting.get().segment == 3);
+    // Nor do later ones end before their time.
+    bench.redis.always("acquire by id", none);
+    const Stopwatch watch;
+    CHECK_FALSE(bench.stock.try_acquire_for(200ms));
+    CHECK(watch.elapsed() >= 200ms);
+}
+
+TEST_CASE("a call with a deadline does not wait for one silent segment after the other") {
+    Bench bench({.command_timeout = 5s, .unreachable_timeout = 20s});
+    bench.redis.always("acquire by id", [](const SentCommand&) { return std::optional<Reply>(); });
+    const Stopwatch watch;
+    std::error_code ec;
+    CHECK_FALSE(bench.stock.try_acquire_for(100ms, ec));
+    CHECK(watch.elapsed() < 2s);
+}
+
+TEST_CASE("a call may wait where completions are handed to executors") {
+    Bench bench;
+    bench.redis.always("acquire by id", none);
+    Mutex free{bench.client, "free"};
+    std::promise<bool> ended;
+    free.async_try_lock().on([](const std::function<void()>& f) { f(); }).start([&](std::error_code, const Hold&) {
+        ended.set_value(!bench.stock.try_acquire_for(100ms));
+    });
+    auto outcome = ended.get_future();
+    REQUIRE(outcome.wait_for(20s) == std::future_status::ready);
+    CHECK(outcome.get());
 }
