@@ -18983,9 +18983,10 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         std::stop_source ending;
         Hop hop(course);
         const std::stop_callback on_lost(hold.lost(), [&ending] { ending.request_stop(); });
+        // A callback on the token of f may let the task go on, on this thread, so that comes last.
         const std::stop_callback on_given_up(course.stop, [&ending, &hop] {
-            ending.request_stop();
             hop.give_up();
+            ending.request_stop();
         });
         const bool hopped = co_await hop;
         if (!hopped || course.stop.stop_requested())
@@ -33706,10 +33707,11 @@ struct SegmentPermit {
 // has an id and a lease, and the permits of a process that dies come back.
 //
 // An acquire asks the near segment first: one round trip as long as that has permits. Then it asks the others, one after
-// another, and the one that has a permit is the near one from then on. If none has one, it waits in all of them at the same
-// time, without polling; what a second segment grants is given back at once. Each client begins at a segment of its own,
-// which depends on its id, so that clients spread. One call acquires one permit, because several could not be taken from
-// several nodes in one step.
+// another, and the one that has a permit is the near one from then on. Those that are left after a quarter of a second, or
+// after half of the time of the call, are asked at once. If none has a permit, the call waits in all of them at the same time,
+// without polling; what a second segment grants is given back at once. Each client begins at a segment of its own, which
+// depends on its id, so that clients spread. One call acquires one permit, because several could not be taken from several
+// nodes in one step.
 //
 // A segment whose server fails does not stop an acquire that finds a permit elsewhere. If no other segment has one, or one
 // fails while the call waits, the call fails with that error: nobody knows then whether there is a permit.
@@ -33911,7 +33913,9 @@ private:
     }
 
     Taken take(const detail::PermitLease& lease, const detail::WaitRequest& request);
-    Taken take_one_of_all(const detail::PermitLease& lease, const detail::WaitRequest& request);
+    // Asks `count` segments at once, from this one on, and waits for one of them.
+    Taken take_one_of(std::size_t first, std::size_t count, const detail::PermitLease& lease,
+                      const detail::WaitRequest& request);
     static std::optional<SegmentPermit> ids_of(Taken taken);
     bool set_new_permits(std::ptrdiff_t permits, std::optional<Milliseconds> ttl);
     bool expire_after(Milliseconds after);
@@ -33952,12 +33956,13 @@ inline namespace REDLATCH_ABI {
 
 namespace detail {
 
-// What an acquire that waits in all segments at once shares with the operations that it has begun, one for each segment.
+// What an acquire that asks several segments at once shares with the operations that it has begun, one for each of them.
 //
 // mutex guards the members. Each completion, and a stop that is requested, wakes the acquire, which waits in `changed`.
 struct SegmentRace {
     std::mutex mutex;
     std::condition_variable changed;
+    bool has_one_try = false;
     std::size_t open = 0;  // operations that have not completed
     std::size_t winner = 0;
     Permits won{};
@@ -33975,7 +33980,8 @@ struct SegmentRace {
         changed.notify_all();
     }
 
-    bool is_decided() const { return won || failure || open == 0; }
+    // A failure does not end one try: another segment may have a permit.
+    bool is_decided() const { return won || (failure && !has_one_try) || open == 0; }
 };
 
 // Returns true if another segment may help: the server of this one cannot grant anything now.
@@ -34053,19 +34059,20 @@ REDLATCH_INLINE bool SegmentedSemaphore::expire_after(Milliseconds after) {
 
 REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take(const detail::PermitLease& lease,
                                                                    const detail::WaitRequest& request) {
-    std::exception_ptr failure;
+    // One after another, for a short time. The others all at once, so that several servers that do not reply do not add up.
     const std::size_t first = near();
-    const Instant give_up = deadline_after(Clock::now(), segments_.front()->handle_.settings().unreachable_timeout);
-    for (std::size_t i = 0; i < segments() && !request.stop.stop_requested(); ++i) {
-        // One try asks all segments, however long the replies take; but it does not wait for one server after another that
-        // does not reply.
-        const Instant now = Clock::now();
-        const Instant end = request.one_try ? never : request.deadline;
-        if (i > 0 && now >= (failure ? std::min(give_up, end) : end)) break;
-        detail::WaitRequest asks{.deadline = failure ? now : end, .one_try = true};
-        asks.deadline = std::max(asks.deadline, now + detail::Patience::honest_try);
-        const std::size_t segment = (first + i) % segments();
+    const Instant began = Clock::now();
+    const Instant end = request.one_try ? never : request.deadline;
+    std::exception_ptr failure;
+    std::size_t asked = 0;
+    for (Instant now = began; asked < segments() && !request.stop.stop_requested(); now = Clock::now(), ++asked) {
+        if (asked > 0 && now >= std::min(end, began + detail::Patience::honest_try)) break;
+        // Leaves time for the others.
+        const Instant half = end == never ? never : now + (end - now) / 2;
+        const std::size_t segment = (first + asked) % segments();
         try {
+            const detail::WaitRequest asks{.deadline = std::max(half, now + detail::Patience::honest_try),
+                                           .one_try = true};
             if (Permits got = segments_[segment]->later(1, lease, asks).get()) {
                 near(segment);
                 return {segment, std::move(got)};
@@ -34075,30 +34082,43 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take(const detail:
             if (!failure) failure = std::current_exception();
         }
     }
+    if (asked < segments() && !request.stop.stop_requested()) {
+        const Instant until = std::max(end, Clock::now() + detail::Patience::honest_try);
+        const detail::WaitRequest asks{.deadline = until, .one_try = true, .stop = request.stop};
+        Taken taken = take_one_of((first + asked) % segments(), segments() - asked, lease, asks);
+        if (taken.permits) {
+            near(taken.segment);
+            return taken;
+        }
+    }
     if (request.stop.stop_requested()) return {};
     if (failure) std::rethrow_exception(failure);
     if (request.one_try || Clock::now() >= request.deadline) return {};
-    Taken taken = take_one_of_all(lease, request);
+    Taken taken = take_one_of(0, segments(), lease, request);
     if (taken.permits) near(taken.segment);
     return taken;
 }
 
 // Each operation has the deadline of the call. A second one that gets a permit gives it back when its result is destroyed.
-REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take_one_of_all(const detail::PermitLease& lease,
-                                                                              const detail::WaitRequest& request) {
+REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take_one_of(std::size_t first, std::size_t count,
+                                                                          const detail::PermitLease& lease,
+                                                                          const detail::WaitRequest& request) {
     const auto race = std::make_shared<detail::SegmentRace>();
+    race->has_one_try = request.one_try;
     std::stop_source over;
     std::exception_ptr not_begun;
-    for (std::size_t i = 0; i < segments() && !not_begun; ++i) {
+    for (std::size_t i = 0; i < count && !not_begun; ++i) {
+        const std::size_t segment = (first + i) % segments();
         std::unique_lock lock(race->mutex);
         if (race->is_decided() && i > 0) break;
         ++race->open;
         lock.unlock();
         try {
-            Operation<Permits> asking =
-                segments_[i]->later(1, lease, {.deadline = request.deadline}).stop_on(over.get_token());
+            const detail::WaitRequest asks{.deadline = request.deadline, .one_try = request.one_try};
+            Operation<Permits> asking = segments_[segment]->later(1, lease, asks).stop_on(over.get_token());
             detail::OperationAccess::running(asking)->complete_at_once();
-            std::move(asking).start([race, i](const std::error_code& ec, Permits got) { race->complete(i, ec, got); });
+            std::move(asking).start(
+                [race, segment](const std::error_code& ec, Permits got) { race->complete(segment, ec, got); });
         } catch (...) {
             not_begun = std::current_exception();
             lock.lock();

@@ -173,6 +173,15 @@ TEST_CASE("asio: use_future") {
     }
 }
 
+TEST_CASE("asio: if the operation's executor drops the completion, the handler is destroyed and the hold given back") {
+    Bench bench;
+    const auto drops = [](const std::function<void()>&) {};
+    auto broken = redlatch::async(bench.orders.async_lock().on(drops), asio::use_future);
+    REQUIRE(broken.wait_for(20s) == std::future_status::ready);
+    CHECK_THROWS_AS(static_cast<void>(broken.get()), std::future_error);
+    CHECK(bench.is_clean());
+}
+
 TEST_CASE("asio: use_awaitable, as_tuple and deferred") {
     Bench bench;
     asio::io_context context;

@@ -1901,8 +1901,20 @@ mutate(close_ends_a_blocking_call session/under_way.ipp
 
 # A call with a deadline waits for one silent segment after the other.
 mutate(each_segment_has_its_time segmented_semaphore.ipp
-    "if (i > 0 && now >= (failure ? std::min(give_up, end) : end)) break;"
+    "if (asked > 0 && now >= std::min(end, began + detail::Patience::honest_try)) break;"
     ""
+    "unit/segmented_semaphore")
+mutate(first_segment_takes_all_time segmented_semaphore.ipp
+    "now + (end - now) / 2"
+    "end"
+    "unit/segmented_semaphore")
+mutate(failing_segment_ends_one_try segmented_semaphore.ipp
+    "won || (failure && !has_one_try) || open == 0"
+    "won || failure || open == 0"
+    "unit/segmented_semaphore")
+mutate(late_segments_are_not_asked segmented_semaphore.ipp
+    "    if (asked < segments() && !request.stop.stop_requested()) {"
+    "    if (false) {"
     "unit/segmented_semaphore")
 mutate(one_try_ignores_its_deadline wait/patience.hpp
     "return request.deadline > now ? std::min(end, request.deadline) : end;"

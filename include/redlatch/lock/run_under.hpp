@@ -98,9 +98,10 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         std::stop_source ending;
         Hop hop(course);
         const std::stop_callback on_lost(hold.lost(), [&ending] { ending.request_stop(); });
+        // A callback on the token of f may let the task go on, on this thread, so that comes last.
         const std::stop_callback on_given_up(course.stop, [&ending, &hop] {
-            ending.request_stop();
             hop.give_up();
+            ending.request_stop();
         });
         const bool hopped = co_await hop;
         if (!hopped || course.stop.stop_requested())

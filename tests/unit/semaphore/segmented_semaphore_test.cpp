@@ -179,13 +179,43 @@ TEST_CASE("a call that waits goes on when the client has closed: async_close() e
     CHECK(watch.elapsed() >= 200ms);
 }
 
-TEST_CASE("a call with a deadline does not wait for one silent segment after the other") {
-    Bench bench({.command_timeout = 5s, .unreachable_timeout = 20s});
-    bench.redis.always("acquire by id", [](const SentCommand&) { return std::optional<Reply>(); });
+TEST_CASE("segments that do not reply: the others are asked in time, and the call keeps its deadline") {
+    Bench bench({.command_timeout = 1s, .unreachable_timeout = 1s});
+    const auto silent = [](const SentCommand&) { return std::optional<Reply>(); };
+    const Reply permit = array({number(1), number(-1)});
+    for (const bool is_timed : {false, true}) {
+        CAPTURE(is_timed);
+        bench.stock.near(2);
+        bench.redis.always("acquire by id", [&](const SentCommand& command) {
+            return command.key(0) == "stock:0" ? std::optional(permit) : std::nullopt;
+        });
+        const auto got = is_timed ? bench.stock.try_acquire_for(900ms) : bench.stock.try_acquire();
+        REQUIRE(got);
+        CHECK(got->segment == 0);
+        CHECK(bench.stock.near() == 0);
+    }
+    bench.redis.always("acquire by id", silent);
+    SegmentedSemaphore many(bench.client, "many", 64);
     const Stopwatch watch;
     std::error_code ec;
-    CHECK_FALSE(bench.stock.try_acquire_for(100ms, ec));
-    CHECK(watch.elapsed() < 2s);
+    CHECK_FALSE(many.try_acquire_for(100ms, ec));
+    CHECK(watch.elapsed() < 5s);
+    const Stopwatch once_more;
+    CHECK_FALSE(many.try_acquire(ec));
+    CHECK(ec == errc::unreachable);
+    CHECK(once_more.elapsed() < 10s);
+}
+
+TEST_CASE("a short time asks all segments, as none does") {
+    Bench bench;
+    bench.redis.always("acquire by id", [](const SentCommand& command) {
+        const Stopwatch pause;
+        while (pause.elapsed() < 2ms) continue;
+        return std::optional(command.key(0) == "stock:1" ? array({number(1), number(-1)}) : none);
+    });
+    const auto got = bench.stock.try_acquire_for(1ms);
+    REQUIRE(got);
+    CHECK(got->segment == 1);
 }
 
 TEST_CASE("a call may wait where completions are handed to executors") {
