@@ -4,6 +4,7 @@
 
 #include <redlatch/redlatch.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <future>
@@ -204,6 +205,35 @@ TEST_CASE("segments that do not reply: the others are asked in time, and the cal
     CHECK_FALSE(many.try_acquire(ec));
     CHECK(ec == errc::unreachable);
     CHECK(once_more.elapsed() < 10s);
+}
+
+TEST_CASE("a near segment that does not reply leaves time for the others") {
+    Bench bench({.command_timeout = 20s, .unreachable_timeout = 20s});
+    bench.redis.always("acquire by id", [](const SentCommand& command) {
+        return command.key(0) == "stock:0" ? std::optional(array({number(1), number(-1)})) : std::nullopt;
+    });
+    const Stopwatch watch;
+    const auto got = bench.stock.try_acquire_for(3s);
+    REQUIRE(got);
+    CHECK(got->segment == 0);
+    CHECK(watch.elapsed() < 3s);
+}
+
+TEST_CASE("one try waits for all segments that it asks at once, although one has failed") {
+    Bench bench({.command_timeout = 1s, .unreachable_timeout = 1s});
+    bench.redis.always("acquire by id", [](const SentCommand& command) {
+        return command.key(0) == "stock:3" ? std::optional(error("NOPERM no")) : std::nullopt;
+    });
+    auto trying = start([&] { return bench.stock.try_acquire(); });
+    REQUIRE(bench.redis.wait_for("acquire by id", 4));  // first that of the near segment
+    CHECK(trying.wait_for(100ms) == std::future_status::timeout);
+    const std::vector<SentCommand> sent = bench.redis.sent("acquire by id");
+    const auto other =
+        std::find_if(sent.begin(), sent.end(), [](const SentCommand& c) { return c.key(0) == "stock:0"; });
+    bench.redis.answer(*other, array({number(1), number(-1)}));
+    const auto got = trying.get();
+    REQUIRE(got);
+    CHECK(got->segment == 0);
 }
 
 TEST_CASE("a short time asks all segments, as none does") {
