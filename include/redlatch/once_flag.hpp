@@ -52,8 +52,8 @@ public:
     // when the lease that it saw is over, and after 15 to 30 s in case a message was lost.
     //
     // What f throws is thrown, and leaves the work open. Throws Error(errc::hold_lost) if the lock was lost before f
-    // returned: then others may do the work again; otherwise as FencedLock::lock() does. f must not call the same flag. While no
-    // server replies after f has returned, the call goes on for unreachable_timeout, and for as long as it has the lock.
+    // returned: then others may do the work again; otherwise as FencedLock::lock() does. f must not call the same flag.
+    // While no server replies after f has returned, the call goes on for unreachable_timeout, and while it has the lock.
     //   call(f, token)   gives up waiting when a stop is requested; only this form returns a bool: true if it is done
     //   call(f, …, ec)   stores the code of a std::system_error, also of one that f throws
     template <class F, class... Tail>

@@ -39,11 +39,11 @@ struct SegmentPermit {
 // has an id and a lease, and the permits of a process that dies come back.
 //
 // An acquire asks the near segment first: one round trip as long as that has permits. Then it asks the others, one after
-// another, and the one that has a permit is the near one from then on. Those that are left after a quarter of a second, or
-// after half of the time of the call, are asked at once. If none has a permit, the call waits in all of them at the same time,
-// without polling; what a second segment grants is given back at once. Each client begins at a segment of its own, which
-// depends on its id, so that clients spread. One call acquires one permit, because several could not be taken from several
-// nodes in one step.
+// another, and the one that has a permit is the near one from then on. Those that are left after a quarter of a second are
+// asked at once; one that does not reply is given half of the time that is left, or that quarter. If none has a permit, the
+// call waits in all of them at the same time, without polling; what a second segment grants is given back at once. Each
+// client begins at a segment of its own, which depends on its id, so that clients spread. One call acquires one permit,
+// because several could not be taken from several nodes in one step.
 //
 // A segment whose server fails does not stop an acquire that finds a permit elsewhere. If no other segment has one, or one
 // fails while the call waits, the call fails with that error: nobody knows then whether there is a permit.

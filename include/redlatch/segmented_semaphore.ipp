@@ -158,17 +158,12 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take(const detail:
         const Instant until = std::max(end, Clock::now() + detail::Patience::honest_try);
         const detail::WaitRequest asks{.deadline = until, .one_try = true, .stop = request.stop};
         Taken taken = take_one_of((first + asked) % segments(), segments() - asked, lease, asks);
-        if (taken.permits) {
-            near(taken.segment);
-            return taken;
-        }
+        if (taken.permits) return taken;
     }
     if (request.stop.stop_requested()) return {};
     if (failure) std::rethrow_exception(failure);
     if (request.one_try || Clock::now() >= request.deadline) return {};
-    Taken taken = take_one_of(0, segments(), lease, request);
-    if (taken.permits) near(taken.segment);
-    return taken;
+    return take_one_of(0, segments(), lease, request);
 }
 
 // Each operation has the deadline of the call. A second one that gets a permit gives it back when its result is destroyed.
@@ -208,7 +203,10 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take_one_of(std::s
     lock.lock();
     // Those that are given up complete at once. One may have got a permit meanwhile.
     race->changed.wait(lock, [&] { return race->won || race->open == 0; });
-    if (race->won) return {race->winner, std::move(race->won)};
+    if (race->won) {
+        near(race->winner);
+        return {race->winner, std::move(race->won)};
+    }
     if (not_begun) std::rethrow_exception(not_begun);
     if (!race->failure || request.stop.stop_requested()) return {};
     if (race->failure.category() != error_category()) throw std::system_error(race->failure);

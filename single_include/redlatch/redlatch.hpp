@@ -1669,7 +1669,7 @@ namespace detail {
 // the thread that begins it and on the background thread. Somebody else may give the operation up meanwhile: a stop
 // token, the destructor of a coroutine.
 //
-// Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
+// Whoever decides first determines the outcome, by one atomic step: the task that ended, or who gives up. The
 // completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
 // succeeds later, its result is destroyed, which releases what it holds. A coroutine that is destroyed before it could be
 // resumed discards the outcome, and with it what that holds: see Operation::Awaiter.
@@ -1702,7 +1702,7 @@ public:
         run_on(executors_ ? std::move(executors_->works_on) : AnyExecutor(), std::move(completes_on));
     }
 
-    // A thread waits for the completion, as in a call that blocks. So it is called by the thread that decides the outcome, and must
+    // A thread waits for the completion, as in a call that blocks. So the thread that decides the outcome calls it, and it must
     // neither wait nor run foreign code; and the end of the client's operations does not end this one.
     void complete_at_once() noexcept { at_once_ = true; }
 
@@ -1844,7 +1844,7 @@ private:
     std::atomic<std::uint32_t> references_{1};
     std::atomic<State> state_{State::prepared};
     std::atomic<unsigned char> parts_{2};  // of the task and the completion, how many are not over
-    bool at_once_ = false;
+    bool at_once_ = false;                 // see complete_at_once()
     const ProcessMark process_ = this_process();
     std::unique_ptr<Executors> executors_;     // null if it named none
     std::stop_token wanted_stop_;              // cancels it
@@ -1973,7 +1973,7 @@ public:
     }
 
     // Destroys what was to be called, because nobody will call it.
-    void forget_completion() noexcept { std::exchange(completer_, nullptr).reset(); }
+    void forget_completion() noexcept { completer_.reset(); }
 
     // The coroutine takes the outcome when it is resumed.
     void complete_with(std::coroutine_handle<> coroutine) noexcept { coroutine_ = coroutine; }
@@ -9903,7 +9903,7 @@ public:
         place(at).pipe.drain();
     }
     // Becomes readable at a wake() between the two.
-    int fd(At at) const noexcept { return (at == At::messages ? messages_ : invalidations_).pipe.fd(); }
+    int fd(At at) noexcept { return place(at).pipe.fd(); }
 
     // In this order: a thread that begins to poll looks at the count afterwards.
     void wake() noexcept {
@@ -13760,7 +13760,7 @@ namespace detail {
 // Limits how long a caller waits.
 struct WaitRequest {
     Instant deadline = never;
-    bool one_try = false;  // do not wait, whatever the deadline
+    bool one_try = false;  // do not wait, whatever the deadline; one to come limits the try
     std::stop_token stop{};
     WaitBy by = by_thread;
     Settings settings{};  // of the object that it is made through
@@ -16940,7 +16940,8 @@ namespace detail {
 class Patience {
 public:
     // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
-    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
+    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none. A request
+    // for one try may have a deadline to come for that try.
     template <class Request>
     Instant give_up_at(const Request& request, bool first) const {
         const Instant now = Clock::now();
@@ -26149,7 +26150,7 @@ local function is_asking(place, at)
 end
 
 -- Without a right to one of these, the id is still in the queue.
-local function drop_head(id)
+local function drop(id)
     redis.call('hdel', places, id)
     redis.call('lrem', queue, '0', id)
 end
@@ -26172,9 +26173,13 @@ local function if_permitted(change)
     end
 end
 
+local function end_places_if_empty()
+    if redis.pcall('exists', queue) == 0 then end_places() end
+end
+
 -- Drops the first of the queue, which seems to be gone. If it is there after all (the clock has jumped), it asks.
 local function turn_away(id)
-    drop_head(id)
+    drop(id)
     redis.pcall(publish, channel .. ':' .. id, 'look 0')
 end
 
@@ -26203,7 +26208,7 @@ local tell_head = if_permitted(function(at)
             turn_away(id)
         end
     end
-    if found == 0 and redis.pcall('exists', queue) == 0 then end_places() end
+    if found == 0 then end_places_if_empty() end
     return found > 0
 end)
 )lua"};
@@ -26217,9 +26222,8 @@ local function until_of(field) return tonumber(redis.call('hget', places, field)
 -- Removes the place of a number, if it is that of its client. Returns true if it was.
 local leave_place = if_permitted(function(id, number)
     if parts_of(redis.call('hget', places, id)) ~= number then return end
-    redis.call('hdel', places, id)
-    redis.call('lrem', queue, '0', id)
-    if redis.pcall('exists', queue) == 0 then end_places() end
+    drop(id)
+    end_places_if_empty()
     return true
 end)
 )lua"};
@@ -26293,10 +26297,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "837e1813d3f6d997582803ae28539528e2acf202"};
+    "a868f5fcd228e70090258f8399fe8c9682ebb1af"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "fa46e2e9162ad8f1dcf60928ec5551f7657ea7be"};
+    "ab459161af23efc2b91d8277ca44b49df37f2661"};
 // clang-format on
 
 }  // namespace detail
@@ -26429,7 +26433,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "fe311b3e10e09fed2a54a3e69c7d0ebadb9dc675"};
+    "d0bd24633fabf2998fca1306e57b17fca7ebd5b0"};
 // clang-format on
 
 }  // namespace detail
@@ -26464,7 +26468,7 @@ end
 )lua"};
 
 // Enclose the functions of the uncommon cases, which are defined when they are needed: to define them always would cost a
-// granting release as much as four commands.
+// granting release as much as three commands.
 inline constexpr ScriptText queue_uncommon{R"lua(
 local function uncommon()
 )lua"};
@@ -26530,7 +26534,7 @@ local function grant(head, number, lease, ends, kind)
         token = counter and next_token(counter)
         if not token then return nil end
     end
-    drop_head(head) -- first, because it may not be permitted
+    drop(head) -- first, because it may not be permitted
     local length = math.min(lease, offer, ends - now)
     local function write()
         redis.call('hincrby', lock, head .. ':' .. number, '1')
@@ -26668,10 +26672,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "54653f9868421be073409370eb9c690f3bbc7cfb"};
+    "949816054e879b9bfd46d9b7810b5b11c18557f3"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "5f621e63322e1243d5d4974942dc149b60520f24"};
+    "9abc5d15e113dc42a03f4042b85154f765aa94cc"};
 // clang-format on
 
 }  // namespace detail
@@ -26980,16 +26984,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "e363490f563d19233356f3b338d4373bd794bebe"};
+    "78af8b40842f8049f41f268d0a500a7046a960dc"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "d68d6e4e732c23664648d8bb2223590ce5b2bb14"};
+    "035eab050e9ae4e483ba68cc26cf3d53b955860b"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "fdc054cd0aeea5431a292229d84af0dccba803d9"};
+    "76aaf45fad2d2d9a8d7a3d5e5949d193973e198e"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "40be0c81d72b88d49ccb64b9b1d456ec3755af43"};
+    "3fa23c6e994bc705fb1d1a841cd055318d3a6473"};
 // clang-format on
 
 }  // namespace detail
@@ -29538,8 +29542,7 @@ public:
     std::stop_token lost(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
         // close() has told those who asked before.
-        const bool is_ending = core_.closed || core_.closing.stop_requested();
-        return is_ending ? lost_token(nullptr) : holds_.lost(which.owner);
+        return core_.closing.stop_requested() ? lost_token(nullptr) : holds_.lost(which.owner);
     }
 
     // Recomputes the validity of all holds, because members may have changed.
@@ -30342,8 +30345,8 @@ public:
     // when the lease that it saw is over, and after 15 to 30 s in case a message was lost.
     //
     // What f throws is thrown, and leaves the work open. Throws Error(errc::hold_lost) if the lock was lost before f
-    // returned: then others may do the work again; otherwise as FencedLock::lock() does. f must not call the same flag. While no
-    // server replies after f has returned, the call goes on for unreachable_timeout, and for as long as it has the lock.
+    // returned: then others may do the work again; otherwise as FencedLock::lock() does. f must not call the same flag.
+    // While no server replies after f has returned, the call goes on for unreachable_timeout, and while it has the lock.
     //   call(f, token)   gives up waiting when a stop is requested; only this form returns a bool: true if it is done
     //   call(f, …, ec)   stores the code of a std::system_error, also of one that f throws
     template <class F, class... Tail>
@@ -32582,7 +32585,7 @@ inline constexpr ScriptText read_write_hand_on{R"lua(
 -- Writes the hold of the head of the queue, and tells it. `is_first`: nobody holds the lock. Returns for how long the hold
 -- lasts; false if the head was not told, and holds nothing; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind, is_first)
-    drop_head(head) -- first, because it may not be permitted
+    drop(head) -- first, because it may not be permitted
     local length = text(math.min(lease, offer, ends - now))
     local owner = string.sub(head, 1, 36) .. ':' .. number
     local timeout = tag .. ':' .. owner .. ':rwlock_timeout:1'
@@ -33001,7 +33004,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "c315f7e6bfc0cc00a222451507130acc8b701f96"};
+    "744f821e3710fc48f825eb40a9f9bde975ec7adc"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -33019,7 +33022,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "c4fd06ae2a2984ab4e365642912b996ef5f7b7f7"};
+    "378b22ac21b17773ed9d0e14fc950961ea62a5ab"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
@@ -33196,16 +33199,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "5988a8c897cd4ab22f458728c2fe9f2352b975cc"};
+    "e658e2547c77157971d9100bb71b0889e2b6f656"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "c67650b72ccd07a0a58bc07bcc9acc2b029adfa7"};
+    "326b25e1d5cefde724e91b67ae501f63a7580c16"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "0f9b2b4c1f6be7b9be88f2934341ea94c302cf7f"};
+    "90abfa3b5d0af97caf96f426c85fda12f28e789c"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "0019aee1617ae5f33664ccea3a4b3dec87d289e9"};
+    "b35a96e93ed8d33bc4cf2c0d6ce846f481f0999b"};
 // clang-format on
 
 }  // namespace detail
@@ -33293,10 +33296,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "a82c7979b6534e0d3e3f1a881e1ae3385b6c4b8f"};
+    "7942d510406d5e5ef50b09727d545d9869221504"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "2efdbfadd011f7b2df264b9374d2c8fcdf49c240"};
+    "5b41da1401823ea70180006cb802ba9a2f9ddff4"};
 // clang-format on
 
 }  // namespace detail
@@ -33707,11 +33710,11 @@ struct SegmentPermit {
 // has an id and a lease, and the permits of a process that dies come back.
 //
 // An acquire asks the near segment first: one round trip as long as that has permits. Then it asks the others, one after
-// another, and the one that has a permit is the near one from then on. Those that are left after a quarter of a second, or
-// after half of the time of the call, are asked at once. If none has a permit, the call waits in all of them at the same time,
-// without polling; what a second segment grants is given back at once. Each client begins at a segment of its own, which
-// depends on its id, so that clients spread. One call acquires one permit, because several could not be taken from several
-// nodes in one step.
+// another, and the one that has a permit is the near one from then on. Those that are left after a quarter of a second are
+// asked at once; one that does not reply is given half of the time that is left, or that quarter. If none has a permit, the
+// call waits in all of them at the same time, without polling; what a second segment grants is given back at once. Each
+// client begins at a segment of its own, which depends on its id, so that clients spread. One call acquires one permit,
+// because several could not be taken from several nodes in one step.
 //
 // A segment whose server fails does not stop an acquire that finds a permit elsewhere. If no other segment has one, or one
 // fails while the call waits, the call fails with that error: nobody knows then whether there is a permit.
@@ -34086,17 +34089,12 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take(const detail:
         const Instant until = std::max(end, Clock::now() + detail::Patience::honest_try);
         const detail::WaitRequest asks{.deadline = until, .one_try = true, .stop = request.stop};
         Taken taken = take_one_of((first + asked) % segments(), segments() - asked, lease, asks);
-        if (taken.permits) {
-            near(taken.segment);
-            return taken;
-        }
+        if (taken.permits) return taken;
     }
     if (request.stop.stop_requested()) return {};
     if (failure) std::rethrow_exception(failure);
     if (request.one_try || Clock::now() >= request.deadline) return {};
-    Taken taken = take_one_of(0, segments(), lease, request);
-    if (taken.permits) near(taken.segment);
-    return taken;
+    return take_one_of(0, segments(), lease, request);
 }
 
 // Each operation has the deadline of the call. A second one that gets a permit gives it back when its result is destroyed.
@@ -34136,7 +34134,10 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take_one_of(std::s
     lock.lock();
     // Those that are given up complete at once. One may have got a permit meanwhile.
     race->changed.wait(lock, [&] { return race->won || race->open == 0; });
-    if (race->won) return {race->winner, std::move(race->won)};
+    if (race->won) {
+        near(race->winner);
+        return {race->winner, std::move(race->won)};
+    }
     if (not_begun) std::rethrow_exception(not_begun);
     if (!race->failure || request.stop.stop_requested()) return {};
     if (race->failure.category() != error_category()) throw std::system_error(race->failure);
@@ -34793,7 +34794,8 @@ public:
     //
     // What f throws is thrown here only; then the next caller computes. Throws Error(errc::hold_lost) if the lock was lost
     // before f returned: its value may be older than that of another one, and is dropped; otherwise as FencedLock::lock()
-    // does. f must not ask for the same value.
+    // does. f must not ask for the same value. While no server replies after f has returned, the call goes on for
+    // unreachable_timeout, and while it has the lock.
     //   get(f, token)   gives up waiting when a stop is requested; returns an optional, which is empty then
     //   get(f, …, ec)   stores the code of a std::system_error, also of one that f throws; returns an optional, too
     template <detail::Computes F, class... Tail>

@@ -1883,8 +1883,8 @@ mutate(resigns_behind_itself leader_election.ipp
 
 # A MultiLock that ends forgets those who ask for a token meanwhile.
 mutate(late_token_of_a_multi_lock quorum/quorum_state.hpp
-    "core_.closed || core_.closing.stop_requested()"
-    "core_.closed"
+    "core_.closing.stop_requested() ? lost_token"
+    "core_.closed ? lost_token"
     "integration/multi_lock_test")
 
 # Work that is done, but could not be stored in time, is done again.

@@ -89,7 +89,7 @@ public:
         place(at).pipe.drain();
     }
     // Becomes readable at a wake() between the two.
-    int fd(At at) const noexcept { return (at == At::messages ? messages_ : invalidations_).pipe.fd(); }
+    int fd(At at) noexcept { return place(at).pipe.fd(); }
 
     // In this order: a thread that begins to poll looks at the count afterwards.
     void wake() noexcept {

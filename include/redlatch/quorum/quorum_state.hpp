@@ -106,8 +106,7 @@ public:
     std::stop_token lost(const WhichHold& which) override {
         const std::lock_guard lock(core_.mutex);
         // close() has told those who asked before.
-        const bool is_ending = core_.closed || core_.closing.stop_requested();
-        return is_ending ? lost_token(nullptr) : holds_.lost(which.owner);
+        return core_.closing.stop_requested() ? lost_token(nullptr) : holds_.lost(which.owner);
     }
 
     // Recomputes the validity of all holds, because members may have changed.

@@ -74,16 +74,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "e363490f563d19233356f3b338d4373bd794bebe"};
+    "78af8b40842f8049f41f268d0a500a7046a960dc"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "d68d6e4e732c23664648d8bb2223590ce5b2bb14"};
+    "035eab050e9ae4e483ba68cc26cf3d53b955860b"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "fdc054cd0aeea5431a292229d84af0dccba803d9"};
+    "76aaf45fad2d2d9a8d7a3d5e5949d193973e198e"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "40be0c81d72b88d49ccb64b9b1d456ec3755af43"};
+    "3fa23c6e994bc705fb1d1a841cd055318d3a6473"};
 // clang-format on
 
 }  // namespace detail

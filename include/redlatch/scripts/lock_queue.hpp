@@ -82,7 +82,7 @@ local function is_asking(place, at)
 end
 
 -- Without a right to one of these, the id is still in the queue.
-local function drop_head(id)
+local function drop(id)
     redis.call('hdel', places, id)
     redis.call('lrem', queue, '0', id)
 end
@@ -105,9 +105,13 @@ local function if_permitted(change)
     end
 end
 
+local function end_places_if_empty()
+    if redis.pcall('exists', queue) == 0 then end_places() end
+end
+
 -- Drops the first of the queue, which seems to be gone. If it is there after all (the clock has jumped), it asks.
 local function turn_away(id)
-    drop_head(id)
+    drop(id)
     redis.pcall(publish, channel .. ':' .. id, 'look 0')
 end
 
@@ -136,7 +140,7 @@ local tell_head = if_permitted(function(at)
             turn_away(id)
         end
     end
-    if found == 0 and redis.pcall('exists', queue) == 0 then end_places() end
+    if found == 0 then end_places_if_empty() end
     return found > 0
 end)
 )lua"};
@@ -150,9 +154,8 @@ local function until_of(field) return tonumber(redis.call('hget', places, field)
 -- Removes the place of a number, if it is that of its client. Returns true if it was.
 local leave_place = if_permitted(function(id, number)
     if parts_of(redis.call('hget', places, id)) ~= number then return end
-    redis.call('hdel', places, id)
-    redis.call('lrem', queue, '0', id)
-    if redis.pcall('exists', queue) == 0 then end_places() end
+    drop(id)
+    end_places_if_empty()
     return true
 end)
 )lua"};
@@ -226,10 +229,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "837e1813d3f6d997582803ae28539528e2acf202"};
+    "a868f5fcd228e70090258f8399fe8c9682ebb1af"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "fa46e2e9162ad8f1dcf60928ec5551f7657ea7be"};
+    "ab459161af23efc2b91d8277ca44b49df37f2661"};
 // clang-format on
 
 }  // namespace detail

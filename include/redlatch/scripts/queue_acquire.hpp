@@ -131,7 +131,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "fe311b3e10e09fed2a54a3e69c7d0ebadb9dc675"};
+    "d0bd24633fabf2998fca1306e57b17fca7ebd5b0"};
 // clang-format on
 
 }  // namespace detail

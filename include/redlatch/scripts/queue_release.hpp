@@ -33,7 +33,7 @@ end
 )lua"};
 
 // Enclose the functions of the uncommon cases, which are defined when they are needed: to define them always would cost a
-// granting release as much as four commands.
+// granting release as much as three commands.
 inline constexpr ScriptText queue_uncommon{R"lua(
 local function uncommon()
 )lua"};
@@ -99,7 +99,7 @@ local function grant(head, number, lease, ends, kind)
         token = counter and next_token(counter)
         if not token then return nil end
     end
-    drop_head(head) -- first, because it may not be permitted
+    drop(head) -- first, because it may not be permitted
     local length = math.min(lease, offer, ends - now)
     local function write()
         redis.call('hincrby', lock, head .. ':' .. number, '1')
@@ -237,10 +237,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "54653f9868421be073409370eb9c690f3bbc7cfb"};
+    "949816054e879b9bfd46d9b7810b5b11c18557f3"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "5f621e63322e1243d5d4974942dc149b60520f24"};
+    "9abc5d15e113dc42a03f4042b85154f765aa94cc"};
 // clang-format on
 
 }  // namespace detail

@@ -80,7 +80,7 @@ inline constexpr ScriptText read_write_hand_on{R"lua(
 -- Writes the hold of the head of the queue, and tells it. `is_first`: nobody holds the lock. Returns for how long the hold
 -- lasts; false if the head was not told, and holds nothing; nil if it may not hold the lock.
 local function grant(head, number, lease, ends, kind, is_first)
-    drop_head(head) -- first, because it may not be permitted
+    drop(head) -- first, because it may not be permitted
     local length = text(math.min(lease, offer, ends - now))
     local owner = string.sub(head, 1, 36) .. ':' .. number
     local timeout = tag .. ':' .. owner .. ':rwlock_timeout:1'

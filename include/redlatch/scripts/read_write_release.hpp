@@ -170,16 +170,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "5988a8c897cd4ab22f458728c2fe9f2352b975cc"};
+    "e658e2547c77157971d9100bb71b0889e2b6f656"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "c67650b72ccd07a0a58bc07bcc9acc2b029adfa7"};
+    "326b25e1d5cefde724e91b67ae501f63a7580c16"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "0f9b2b4c1f6be7b9be88f2934341ea94c302cf7f"};
+    "90abfa3b5d0af97caf96f426c85fda12f28e789c"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "0019aee1617ae5f33664ccea3a4b3dec87d289e9"};
+    "b35a96e93ed8d33bc4cf2c0d6ce846f481f0999b"};
 // clang-format on
 
 }  // namespace detail

@@ -87,10 +87,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "a82c7979b6534e0d3e3f1a881e1ae3385b6c4b8f"};
+    "7942d510406d5e5ef50b09727d545d9869221504"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "2efdbfadd011f7b2df264b9374d2c8fcdf49c240"};
+    "5b41da1401823ea70180006cb802ba9a2f9ddff4"};
 // clang-format on
 
 }  // namespace detail

@@ -83,7 +83,7 @@ public:
     }
 
     // Destroys what was to be called, because nobody will call it.
-    void forget_completion() noexcept { std::exchange(completer_, nullptr).reset(); }
+    void forget_completion() noexcept { completer_.reset(); }
 
     // The coroutine takes the outcome when it is resumed.
     void complete_with(std::coroutine_handle<> coroutine) noexcept { coroutine_ = coroutine; }

@@ -25,7 +25,7 @@ namespace detail {
 // the thread that begins it and on the background thread. Somebody else may give the operation up meanwhile: a stop
 // token, the destructor of a coroutine.
 //
-// Whoever decides first determines the outcome, by one atomic exchange: the task that ended, or who gives up. The
+// Whoever decides first determines the outcome, by one atomic step: the task that ended, or who gives up. The
 // completion is called once, on the executor, with that outcome; neither of the two waits for the other. If the task
 // succeeds later, its result is destroyed, which releases what it holds. A coroutine that is destroyed before it could be
 // resumed discards the outcome, and with it what that holds: see Operation::Awaiter.
@@ -58,7 +58,7 @@ public:
         run_on(executors_ ? std::move(executors_->works_on) : AnyExecutor(), std::move(completes_on));
     }
 
-    // A thread waits for the completion, as in a call that blocks. So it is called by the thread that decides the outcome, and must
+    // A thread waits for the completion, as in a call that blocks. So the thread that decides the outcome calls it, and it must
     // neither wait nor run foreign code; and the end of the client's operations does not end this one.
     void complete_at_once() noexcept { at_once_ = true; }
 
@@ -200,7 +200,7 @@ private:
     std::atomic<std::uint32_t> references_{1};
     std::atomic<State> state_{State::prepared};
     std::atomic<unsigned char> parts_{2};  // of the task and the completion, how many are not over
-    bool at_once_ = false;
+    bool at_once_ = false;                 // see complete_at_once()
     const ProcessMark process_ = this_process();
     std::unique_ptr<Executors> executors_;     // null if it named none
     std::stop_token wanted_stop_;              // cancels it

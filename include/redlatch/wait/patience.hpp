@@ -17,7 +17,8 @@ namespace detail {
 class Patience {
 public:
     // Returns until when a query is retried. `first`: true for the first query of a call. It always gets the time of one
-    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none.
+    // try, because the deadline is meant for the waiting: a short timeout must not do worse than none. A request
+    // for one try may have a deadline to come for that try.
     template <class Request>
     Instant give_up_at(const Request& request, bool first) const {
         const Instant now = Clock::now();

@@ -16,7 +16,7 @@ namespace detail {
 // Limits how long a caller waits.
 struct WaitRequest {
     Instant deadline = never;
-    bool one_try = false;  // do not wait, whatever the deadline
+    bool one_try = false;  // do not wait, whatever the deadline; one to come limits the try
     std::stop_token stop{};
     WaitBy by = by_thread;
     Settings settings{};  // of the object that it is made through

@@ -151,7 +151,9 @@ TEST_CASE("async_run: the result of a function that was given up is not destroye
     destroy_a_result(true);
 }
 
-TEST_CASE("async_run: nor is that of a function whose lock was lost") { destroy_a_result(false); }
+TEST_CASE("async_run: the result of a function whose lock was lost is not destroyed on the thread that renews") {
+    destroy_a_result(false);
+}
 
 TEST_CASE("async_run: the function runs while the lock is held, and its result comes when the lock is free") {
     with_each_kind([](Bench& bench, LockApi& lock) {
