@@ -33,6 +33,7 @@ struct SentCommand {
     bool posted = false;
     Instant deadline{};  // of a call
     Instant at{};
+    std::int64_t server_time = 0;  // what the server's clock showed then, in milliseconds since 1970
 
     bool by_text() const { return words.front() == "EVAL"; }
 
@@ -245,6 +246,7 @@ private:
             sent.posted = posted;
             sent.deadline = deadline;
             sent.at = Clock::now();
+            sent.server_time = server_now();
             log.push_back(sent);
             changed.notify_all();
 
