@@ -77,7 +77,7 @@ public:
     HiredisClient& client(const Request& request, std::size_t server = 0) {
         const milliseconds watchdog = request.has("wd") ? request.millis("wd") : milliseconds{30'000};
         const std::lock_guard guard{mutex_};
-        const bool grants = request.count("grants", 0) != 0;
+        const bool grants = request.count("grants", 1) != 0;
         auto& client = clients_[{server, watchdog, grants}];
         if (!client) {
             ClientOptions options;

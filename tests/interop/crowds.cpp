@@ -59,9 +59,23 @@ std::vector<CrowdRow> crowd_rows() {
          .add = {"rlock"},
          .look = "",
          .grants = true,
-         .kills = true},
-        // No FairLock with kills: a dead waiter of Redisson blocks its queue for five minutes. Nor a semaphore: permits that
-        // Redisson took without a lease never come back.
+         .kills = Kills::one_of_each,
+         .most_unfair = 3},
+        // No Java process is killed here: its dead waiter blocks the queue of a FairLock for five minutes, and its permits
+        // never come back.
+        {.title = "a crowd with grants and kills of C++",
+         .kind_title = "FairLock",
+         .add = {"fair"},
+         .look = "",
+         .grants = true,
+         .kills = Kills::cpp},
+        {.title = "a crowd with grants and kills of C++",
+         .kind_title = "PermitExpirable",
+         .add = {"permits"},
+         .look = "",
+         .permits = 1,
+         .grants = true,
+         .kills = Kills::cpp},
     };
 }
 

@@ -124,6 +124,7 @@ void only_the_owner_unlocks(Match& m) {
 }
 
 void same_wire(Match& m) {
+    m.do_without_grants();
     const Protocol& wire = m.pairing.wire;
     Picture picture{m};
     m.holder.must("lock", "ok");

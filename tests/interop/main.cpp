@@ -362,13 +362,13 @@ private:
         std::string arguments = name + " ms=" + std::to_string(time.count()) + " counter=" + counter +
                                 " server=" + server + " grants=" + (row.grants ? "1" : "0");
         // Others wait for the lease of a killed holder.
-        if (row.kills) arguments += " wd=3000";
+        if (row.kills != Kills::none) arguments += " wd=3000";
         RawRedis redis{server};
         if (row.permits > 0)
             Actor{agents_.java, "main", row.add[0], name}.must("set", "true", "n=" + std::to_string(row.permits));
         std::unique_ptr<Agents> doomed;
         std::vector<Agents*> all = crowd_of_agents();
-        if (row.kills) {
+        if (row.kills != Kills::none) {
             doomed = std::make_unique<Agents>(kinds_, ground_.urls);
             warm_up(*doomed);
             all.push_back(doomed.get());
@@ -390,12 +390,14 @@ private:
                     looking.push_back(agent->send(thread + "-look", "look " + row.look + " " + arguments));
             }
         }
-        const std::size_t survivors = adding.size() - (row.kills ? 2 : 0);
-        if (row.kills) {
+        // Those of the last pair are killed.
+        if (row.kills != Kills::none) {
             std::this_thread::sleep_for(time / 2);
-            doomed->java.kill();
             doomed->cpp.kill();
+            if (row.kills == Kills::one_of_each) doomed->java.kill();
         }
+        const std::size_t killed = row.kills == Kills::none ? 0 : row.kills == Kills::cpp ? 1 : 2;
+        const std::size_t survivors = adding.size() - killed;
         Part parts[2];  // Java, C++
         for (std::size_t i = 0; i < survivors; ++i) {
             const std::string text = adding[i].get(time + std::chrono::seconds{20}).text;
@@ -420,7 +422,7 @@ private:
         for (const std::string& one : own) redis.integer("DEL", one);
         if (row.permits > 0) RawRedis{ground_.place(name).url}.integer("DEL", name);
         // A killed thread may have added to the common counter and not to its own.
-        if (counted < sections || counted > sections + (row.kills ? 2 : 0))
+        if (counted < sections || counted > sections + static_cast<long long>(killed))
             throw Difference("counted " + std::to_string(counted) + " in " + std::to_string(sections) + " " + shares);
         const auto [least, most] = std::minmax(parts[0].longest_wait, parts[1].longest_wait);
         if (soak_ > soak_.zero() && row.most_unfair > 0 &&

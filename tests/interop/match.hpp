@@ -45,7 +45,7 @@ public:
         : remote_(&remote), thread_(std::move(thread)), kind_(std::move(kind)), name_(std::move(name)) {}
 
     Pending start(const std::string& operation, const std::string& arguments = "") const {
-        return remote_->send(thread_, operation + " " + kind_ + " " + name_ + " " + arguments);
+        return remote_->send(thread_, operation + " " + kind_ + " " + name_ + settings_ + " " + arguments);
     }
     std::string ask(const std::string& operation, const std::string& arguments = "") const {
         return start(operation, arguments).get().text;
@@ -64,13 +64,21 @@ public:
 
     /// Returns the same thread with another primitive on this name, or on another.
     Actor as(std::string kind) const { return as(std::move(kind), name_); }
-    Actor as(std::string kind, std::string name) const { return {*remote_, thread_, std::move(kind), std::move(name)}; }
+    Actor as(std::string kind, std::string name) const {
+        Actor other{*remote_, thread_, std::move(kind), std::move(name)};
+        other.settings_ = settings_;
+        return other;
+    }
+
+    /// From now on this is a client of redlatch without grants, which does all on the wire as Redisson does.
+    void do_without_grants() { settings_ = " grants=0"; }
 
 private:
     Remote* remote_;
     std::string thread_;
     std::string kind_;
     std::string name_;
+    std::string settings_;
 };
 
 /// The place of a cell: one server, or the node of a cluster that has the keys of its name, and all nodes.
@@ -112,6 +120,10 @@ struct Match {
 
     /// Returns all channels about this name to which an agent listens.
     std::vector<std::string> channels() const { return listened_to(place, "*" + name + "*", own_channels); }
+
+    void do_without_grants() {
+        for (Actor* actor : {&holder, &waiter, &other}) actor->do_without_grants();
+    }
 
     void publish(const std::string& channel, const std::string& message) {
         redis.integer(place.sharded ? "SPUBLISH" : "PUBLISH", channel, message);

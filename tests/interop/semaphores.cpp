@@ -96,6 +96,7 @@ void big_request_is_served(Match& m) {
 }
 
 void same_wire(Match& m) {
+    m.do_without_grants();
     Picture picture{m};
     const Permits permits{m, 2};
     const std::string channel = "redisson_sc:{N}";
@@ -212,6 +213,7 @@ void permit_lists(Match& m) {
 }
 
 void permit_wire(Match& m) {
+    m.do_without_grants();
     Picture picture{m};
     const Permits permits{m, 1};
     const std::string channel = "redisson_sc:{N}";

@@ -25,6 +25,9 @@ struct Row {
     std::string note = {};  // one line, if Redisson deviates and that is accepted
 };
 
+/// Which processes of a crowd are killed half-way.
+enum class Kills { none, cpp, one_of_each };
+
 /// A row with one cell. Both languages at once add to a plain counter, each pair with the next kind of `add`. Others
 /// read it with `look`, if that is not empty. In a soak, no language may wait `most_unfair` times as long as the other.
 struct CrowdRow {
@@ -32,9 +35,9 @@ struct CrowdRow {
     std::string kind_title;
     std::vector<std::string> add;
     std::string look;
-    int permits = 0;         // to be set before
-    bool grants = false;     // C++ has ClientOptions::grants
-    bool kills = false;      // a process of each language is killed half-way
+    int permits = 0;      // to be set before
+    bool grants = false;  // C++ has ClientOptions::grants
+    Kills kills = Kills::none;
     double most_unfair = 0;  // 0: not checked
 };
 
