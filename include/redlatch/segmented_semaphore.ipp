@@ -52,8 +52,10 @@ struct SegmentRace {
         changed.notify_all();
     }
 
-    // A failure does not end one try: another segment may have a permit.
-    bool is_decided() const { return won || (failure && !has_one_try) || open == 0; }
+    // Returns true if no further segment has to be asked. A failure does not end one try: another segment may have a permit.
+    bool is_over() const { return won || (failure && !has_one_try); }
+
+    bool is_decided() const { return is_over() || open == 0; }
 };
 
 // Returns true if another segment may help: the server of this one cannot grant anything now.
@@ -177,7 +179,7 @@ REDLATCH_INLINE SegmentedSemaphore::Taken SegmentedSemaphore::take_one_of(std::s
     for (std::size_t i = 0; i < count && !not_begun; ++i) {
         const std::size_t segment = (first + i) % segments();
         std::unique_lock lock(race->mutex);
-        if (race->is_decided() && i > 0) break;
+        if (race->is_over()) break;
         ++race->open;
         lock.unlock();
         try {

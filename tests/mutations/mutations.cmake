@@ -1899,6 +1899,12 @@ mutate(close_ends_a_blocking_call session/under_way.ipp
     "on_end_"
     "unit/segmented_semaphore")
 
+# Segments that have answered before the others are asked end the call.
+mutate(early_answers_end_the_race segmented_semaphore.ipp
+    "if (race->is_over()) break;"
+    "if (race->is_decided() && i > 0) break;"
+    "unit/segmented_semaphore")
+
 # A call with a deadline waits for one silent segment after the other.
 mutate(each_segment_has_its_time segmented_semaphore.ipp
     "if (asked > 0 && now >= std::min(end, began + detail::Patience::honest_try)) break;"
@@ -1909,8 +1915,8 @@ mutate(first_segment_takes_all_time segmented_semaphore.ipp
     "end"
     "unit/segmented_semaphore")
 mutate(failing_segment_ends_one_try segmented_semaphore.ipp
-    "won || (failure && !has_one_try) || open == 0"
-    "won || failure || open == 0"
+    "return won || (failure && !has_one_try);"
+    "return won || failure;"
     "unit/segmented_semaphore")
 mutate(late_segments_are_not_asked segmented_semaphore.ipp
     "    if (asked < segments() && !request.stop.stop_requested()) {"
