@@ -63,6 +63,13 @@ public:
     std::size_t incarnation(std::size_t worker) const { return incarnations_[worker]; }
     pid_t pid(std::size_t worker) const { return processes_[worker].pid(); }
 
+    // Returns the worker that runs in this process.
+    std::optional<std::size_t> worker_of(pid_t process) const {
+        for (std::size_t worker = 0; worker < processes_.size(); ++worker)
+            if (pid(worker) == process) return worker;
+        return std::nullopt;
+    }
+
 private:
     test::ChildProcess spawn(std::size_t worker) {
         std::vector<std::string> args{urls_[worker], paths_.directory, std::to_string(seed_), std::to_string(worker),

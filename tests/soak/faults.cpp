@@ -90,6 +90,9 @@ const Command& held_back(const PlannedFault& planned) {
                                                         : releases[planned.target % releases.size()];
 }
 
+// How the message begins that tells a waiter of its grant.
+const std::string grant_message = "grant ";
+
 constexpr std::array plain_locks{Kind::rlock, Kind::fair, Kind::fenced, Kind::spin, Kind::writer, Kind::mutex};
 
 }  // namespace
@@ -135,12 +138,7 @@ void Troublemaker::begin(const PlannedFault& planned) {
             case Lane::server: fault.bit = begin_at_server(planned, fault); break;
             case Lane::network: fault.bit = begin_in_network(planned, active); break;
             case Lane::late: fault.bit = hold_back(planned, active); break;
-            case Lane::workers:
-                if (planned.kind == FaultKind::worker_killed)
-                    crowd_.replace(fault.worker);
-                else
-                    crowd_.freeze(fault.worker);
-                fault.bit = true;
+            case Lane::workers: fault.bit = begin_at_workers(planned, fault);
         }
     } catch (const std::exception& error) {
         std::cerr << info(planned.kind).name << " did not begin: " << error.what() << std::endl;
@@ -160,8 +158,9 @@ void Troublemaker::end_all() {
 
 void Troublemaker::end_due(std::int64_t now, bool all) {
     for (Active& active : active_) {
-        if (!all && active.due > now) continue;
         try {
+            strike_grantee(active);
+            if (!all && active.due > now) continue;
             switch (info(active.planned.kind).lane) {
                 case Lane::server: end_at_server(active); break;
                 case Lane::network: end_in_network(active); break;
@@ -170,8 +169,7 @@ void Troublemaker::end_due(std::int64_t now, bool all) {
                     if (faults_[active.fault].bit) faults_[active.fault].bit_on = held_back(active.planned).name;
                     late_.clear_rules();
                     break;
-                case Lane::workers:
-                    if (active.planned.kind == FaultKind::worker_frozen) crowd_.thaw(faults_[active.fault].worker);
+                case Lane::workers: end_at_workers(active);
             }
         } catch (const std::exception& error) {
             std::cerr << info(active.planned.kind).name << " did not end: " << error.what() << std::endl;
@@ -226,6 +224,7 @@ bool Troublemaker::begin_at_server(const PlannedFault& planned, Fault& fault) {
         case FaultKind::kill_pubsub: return admin().kill_clients("pubsub") > 0;
         case FaultKind::kill_everybody: return admin().kill_clients("normal") + admin().kill_clients("pubsub") > 0;
         case FaultKind::garbage_published: return publish_garbage(planned.draw);
+        case FaultKind::queues_lost: return lose_queues();
         default: return false;
     }
 }
@@ -300,6 +299,13 @@ bool Troublemaker::publish_garbage(std::uint64_t draw) {
     return told > 0;
 }
 
+bool Troublemaker::lose_queues() {
+    long long lost = 0;
+    for (const std::string_view keys : {"redlatch_*_queue:*", "redlatch_*_places:*"})
+        for (const std::string& key : admin().keys(keys)) lost += admin().integer("DEL", key);
+    return admin().kill_clients("normal") + admin().kill_clients("pubsub") > 0 && lost > 0;
+}
+
 // --- in the network -----------------------------------------------------------------------------------------------
 
 bool Troublemaker::begin_in_network(const PlannedFault& planned, Active& active) {
@@ -322,6 +328,15 @@ bool Troublemaker::begin_in_network(const PlannedFault& planned, Active& active)
         case FaultKind::client_half_closed: proxy.half_close(test::Side::client); break;
         case FaultKind::server_half_closed: proxy.half_close(test::Side::server); break;
         case FaultKind::blackhole: proxy.blackhole(true); break;
+        case FaultKind::grant_lost:
+            proxy.drop_next_messages(1, grant_message, planned.draw % 2 == 0 ? test::Then::close : test::Then::silence);
+            active.before = counts.messages;
+            break;
+        case FaultKind::grant_late:
+            proxy.hold_next_messages(1, grant_message,
+                                     milliseconds{50 + static_cast<std::int64_t>(planned.draw % 1500)});
+            active.before = counts.messages;
+            break;
         case FaultKind::one_byte_segments: proxy.trickle(1, 1ms); break;
         case FaultKind::throttled: proxy.trickle(64, 20ms); break;
         case FaultKind::connections_refused:
@@ -362,6 +377,11 @@ void Troublemaker::end_in_network(Active& active) {
             proxy.clear_rules();
             break;
         case FaultKind::blackhole: proxy.blackhole(false); break;
+        case FaultKind::grant_lost:
+        case FaultKind::grant_late:
+            fault.bit = proxy.counts().messages > active.before;
+            proxy.clear_message_rules();
+            break;
         case FaultKind::one_byte_segments:
         case FaultKind::throttled: proxy.trickle(0, 0ms); break;
         case FaultKind::connections_refused:
@@ -369,6 +389,60 @@ void Troublemaker::end_in_network(Active& active) {
             proxy.refuse(false);
             break;
         default: break;
+    }
+}
+
+// --- at the workers -----------------------------------------------------------------------------------------------
+
+bool Troublemaker::begin_at_workers(const PlannedFault& planned, Fault& fault) {
+    switch (planned.kind) {
+        case FaultKind::worker_killed: crowd_.replace(fault.worker); return true;
+        case FaultKind::worker_frozen: crowd_.freeze(fault.worker); return true;
+        default: break;
+    }
+    for (test::Proxy& proxy : proxies_) {
+        proxy.take_recipients();
+        proxy.hold_next_messages(1, grant_message);
+    }
+    return false;  // not yet known
+}
+
+// Kills or freezes the worker that was granted a lock, if there is one by now. Its message has been sent, and waits in the
+// proxy; a frozen worker finds it when it continues.
+void Troublemaker::strike_grantee(Active& active) {
+    const FaultKind kind = active.planned.kind;
+    if (active.struck || (kind != FaultKind::grantee_killed && kind != FaultKind::grantee_frozen)) return;
+    for (test::Proxy& proxy : proxies_) {
+        for (const pid_t recipient : proxy.take_recipients()) {
+            const auto worker = crowd_.worker_of(recipient);
+            if (active.struck || !worker) continue;
+            active.struck = worker;
+            if (kind == FaultKind::grantee_killed)
+                crowd_.replace(*worker);
+            else
+                crowd_.freeze(*worker);
+        }
+    }
+    if (active.struck) let_messages_go();
+}
+
+void Troublemaker::let_messages_go() {
+    for (test::Proxy& proxy : proxies_) {
+        proxy.clear_message_rules();
+        proxy.release();
+    }
+}
+
+void Troublemaker::end_at_workers(Active& active) {
+    Fault& fault = faults_[active.fault];
+    switch (active.planned.kind) {
+        case FaultKind::worker_killed: break;
+        case FaultKind::worker_frozen: crowd_.thaw(fault.worker); break;
+        default:
+            fault.bit = active.struck.has_value();
+            if (active.struck) fault.worker = *active.struck;
+            if (active.struck && active.planned.kind == FaultKind::grantee_frozen) crowd_.thaw(fault.worker);
+            if (!active.struck) let_messages_go();
     }
 }
 

@@ -60,7 +60,8 @@ private:
         PlannedFault planned;
         std::size_t fault;  // in faults_
         std::int64_t due;
-        std::uint64_t before = 0;  // a count from before the fault
+        std::uint64_t before = 0;             // a count from before the fault
+        std::optional<std::size_t> struck{};  // the worker whose grant was held back
     };
 
     bool begin_at_server(const PlannedFault& planned, Fault& fault);
@@ -68,8 +69,13 @@ private:
     bool begin_in_network(const PlannedFault& planned, Active& active);
     void end_in_network(Active& active);
     bool hold_back(const PlannedFault& planned, Active& active);
+    bool begin_at_workers(const PlannedFault& planned, Fault& fault);
+    void strike_grantee(Active& active);
+    void let_messages_go();
+    void end_at_workers(Active& active);
     bool restart(const PlannedFault& planned);
     bool publish_garbage(std::uint64_t draw);
+    bool lose_queues();
     bool force_unlock(const std::string& name);
     std::string lock_to_strike(std::uint64_t target, Fault& fault) const;
     void new_epoch();

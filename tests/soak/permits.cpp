@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The turns at both kinds of semaphores.
+#include <algorithm>
 #include <optional>
 #include <redlatch/redlatch.hpp>
 #include <system_error>
@@ -84,8 +85,8 @@ void take_permit(Crew& crew, PermitExpirableSemaphore& semaphore) {
         return;
     }
     entry.held = test::monotonic_ns();
-    // Counted from before the call: rather too early than too late, if the call waited.
-    entry.valid = entry.called + ns(entry.watched != 0 ? watchdog_timeout : lease) * 998 / 1000;
+    // Counted from before the call: rather too early than too late, if the call waited. The permit may have been granted.
+    entry.valid = entry.called + ns(entry.watched != 0 ? std::min(watchdog_timeout, offer) : lease) * 998 / 1000;
     entry.token = hash_of(id->text());
     crew.holding(entry);
     hold(crew);

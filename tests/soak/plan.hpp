@@ -46,6 +46,7 @@ enum class FaultKind : std::uint32_t {
     kill_pubsub,
     kill_everybody,
     garbage_published,
+    queues_lost,
     connections_cut,
     delayed,
     request_dropped,
@@ -59,10 +60,14 @@ enum class FaultKind : std::uint32_t {
     one_byte_segments,
     throttled,
     connections_refused,
+    grant_lost,
+    grant_late,
     acquire_held_back,
     release_held_back,
     worker_killed,
-    worker_frozen
+    worker_frozen,
+    grantee_killed,
+    grantee_frozen
 };
 
 struct FaultInfo {
@@ -98,6 +103,8 @@ inline constexpr std::array fault_kinds{
     FaultInfo{FaultKind::kill_pubsub, "kill_pubsub", Lane::server, Cost::nothing, 0, 0},
     FaultInfo{FaultKind::kill_everybody, "kill_everybody", Lane::server, Cost::nothing, 0, 0},
     FaultInfo{FaultKind::garbage_published, "garbage_published", Lane::server, Cost::nothing, 0, 0},
+    // As in a failover to a replica that lags behind.
+    FaultInfo{FaultKind::queues_lost, "queues_lost", Lane::server, Cost::time, 0, 0},
     FaultInfo{FaultKind::connections_cut, "connections_cut", Lane::network, Cost::nothing, 0, 0},
     FaultInfo{FaultKind::delayed, "delayed", Lane::network, Cost::time, 50, 1200},
     FaultInfo{FaultKind::request_dropped, "request_dropped", Lane::network, Cost::time, 300, 600},
@@ -111,10 +118,16 @@ inline constexpr std::array fault_kinds{
     FaultInfo{FaultKind::one_byte_segments, "one_byte_segments", Lane::network, Cost::time, 100, 800},
     FaultInfo{FaultKind::throttled, "throttled", Lane::network, Cost::time, 100, 800},
     FaultInfo{FaultKind::connections_refused, "connections_refused", Lane::network, Cost::time, 100, 1000},
+    // The message that tells a waiter of its grant.
+    FaultInfo{FaultKind::grant_lost, "grant_lost", Lane::network, Cost::time, 300, 600},
+    FaultInfo{FaultKind::grant_late, "grant_late", Lane::network, Cost::time, 300, 600},
     FaultInfo{FaultKind::acquire_held_back, "acquire_held_back", Lane::late, Cost::time, 300, 600},
     FaultInfo{FaultKind::release_held_back, "release_held_back", Lane::late, Cost::time, 300, 600},
     FaultInfo{FaultKind::worker_killed, "worker_killed", Lane::workers, Cost::time, 0, 0},
     FaultInfo{FaultKind::worker_frozen, "worker_frozen", Lane::workers, Cost::time, 50, 3000},
+    // A worker that has been granted a lock, before it has the message.
+    FaultInfo{FaultKind::grantee_killed, "grantee_killed", Lane::workers, Cost::time, 300, 600},
+    FaultInfo{FaultKind::grantee_frozen, "grantee_frozen", Lane::workers, Cost::time, 500, 3000},
 };
 
 constexpr const FaultInfo& info(FaultKind kind) { return fault_kinds[static_cast<std::size_t>(kind)]; }

@@ -26,6 +26,7 @@ inline constexpr std::size_t most_epochs = 1 << 16;
 
 // So short that leases end, connections are given up and holds are lost many times a minute.
 inline constexpr milliseconds watchdog_timeout{2100};
+inline constexpr milliseconds offer{2000};  // how long a granted permit lasts until it is renewed
 inline constexpr milliseconds command_timeout{400};
 inline constexpr milliseconds unreachable_timeout{4000};
 inline constexpr milliseconds longest_lease{1500};

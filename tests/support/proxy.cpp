@@ -19,6 +19,18 @@ TimePoint until(const ProxyRule& rule) {
     return rule.hold_for ? std::chrono::steady_clock::now() + *rule.hold_for : TimePoint::max();
 }
 
+// Returns the process at the other end of a unix socket; 0 if that is not known.
+pid_t peer_of(const Fd& socket) {
+#ifdef SO_PEERCRED
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (::getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0) return peer.pid;
+#else
+    static_cast<void>(socket);
+#endif
+    return 0;
+}
+
 }  // namespace
 
 struct Proxy::Direction {
@@ -36,7 +48,8 @@ struct Proxy::Connection {
     Fd server;
     Direction up = {};
     Direction down = {};
-    std::string window = {};  // the last bytes that the client sent, as many as a match may need
+    std::string window = {};          // the last bytes that the client sent, as many as a match may need
+    std::string message_window = {};  // those that the server sent
     std::optional<ProxyRule> drop_reply = {};
     bool draining = false;  // the client gets no more bytes, and is closed when the server has closed
     bool broken = false;
@@ -93,6 +106,20 @@ void Proxy::hold_next_replies(int count, std::string containing) {
     add({ProxyRule::Fault::hold_reply, std::move(containing), count, 0, Then::close, 0, {}});
 }
 
+void Proxy::drop_next_messages(int count, std::string containing, Then then) {
+    add({ProxyRule::Fault::drop_message, std::move(containing), count, 0, then, 0, {}});
+}
+
+void Proxy::hold_next_messages(int count, std::string containing, std::optional<std::chrono::milliseconds> hold_for) {
+    add({ProxyRule::Fault::hold_message, std::move(containing), count, 0, Then::close, 0, hold_for});
+}
+
+std::vector<pid_t> Proxy::take_recipients() {
+    std::vector<pid_t> result;
+    thread_->call([&] { result = std::exchange(recipients_, {}); });
+    return result;
+}
+
 void Proxy::release() {
     thread_->call([this] {
         const TimePoint now = std::chrono::steady_clock::now();
@@ -109,7 +136,9 @@ std::vector<LateArrival> Proxy::late_arrivals() {
 }
 
 void Proxy::add(ProxyRule rule) {
-    thread_->call([&] { rules_.add(std::move(rule)); });
+    const bool is_for_messages =
+        rule.fault == ProxyRule::Fault::drop_message || rule.fault == ProxyRule::Fault::hold_message;
+    thread_->call([&] { (is_for_messages ? message_rules_ : rules_).add(std::move(rule)); });
 }
 
 void Proxy::clear_rules() {
@@ -117,6 +146,10 @@ void Proxy::clear_rules() {
         rules_.clear();
         for (Connection& connection : connections_) connection.drop_reply.reset();
     });
+}
+
+void Proxy::clear_message_rules() {
+    thread_->call([this] { message_rules_.clear(); });
 }
 
 void Proxy::delay(std::chrono::milliseconds to_server, std::chrono::milliseconds to_client) {
@@ -280,7 +313,25 @@ void Proxy::strike(Connection& connection, const ProxyRule& rule, std::string& b
                 connection.up.silent = true;
             else
                 drain(connection);
+            break;
+        case ProxyRule::Fault::drop_message:
+        case ProxyRule::Fault::hold_message: break;  // see strike_message()
     }
+}
+
+void Proxy::strike_message(Connection& connection, const ProxyRule& rule, std::string& bytes) {
+    ++counts_.messages;
+    if (rule.fault == ProxyRule::Fault::hold_message) {
+        connection.down.held_until = until(rule);
+        if (const pid_t recipient = peer_of(connection.client); recipient > 0) recipients_.push_back(recipient);
+        return;
+    }
+    ++counts_.dropped;
+    bytes.clear();
+    if (rule.then == Then::silence)
+        connection.down.silent = true;
+    else
+        drain(connection);
 }
 
 void Proxy::from_server(Connection& connection) {
@@ -300,6 +351,8 @@ void Proxy::from_server(Connection& connection) {
             connection.drop_reply.reset();
         }
     }
+    if (const auto rule = message_rules_.match(connection.message_window, bytes))
+        strike_message(connection, *rule, bytes);
     push(connection.down, std::move(bytes), delay_down_, piece_);
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <sys/types.h>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +23,8 @@ enum class Side { client, server };
 /// A proxy between clients and a server, in a thread of its own. It causes network faults, and its counts prove that
 /// they happened. Any thread may call any function, which has taken effect when it returns.
 ///
-/// It does not know the protocol: a rule matches if its bytes occur in the data that a client sends, also across reads.
+/// It does not know the protocol: a rule matches if its bytes occur in the data that a client sends (of a rule for messages:
+/// that the server sends), also across reads.
 /// Data that a client sends at once counts as one request. So with several commands in flight, a rule also affects the
 /// commands around the matching one, as a real cut would. TCP loses no message in the middle of a stream. So nothing
 /// follows a dropped message: the connection is closed, or silent from there on.
@@ -58,6 +61,17 @@ public:
     /// The server executes these requests, and their replies wait in the proxy until release().
     void hold_next_replies(int count, std::string containing = {});
 
+    /// The clients never receive these messages. Nor do they receive what follows.
+    void drop_next_messages(int count, std::string containing, Then then = Then::close);
+
+    /// These messages wait in the proxy until release(), or for `hold_for`.
+    void hold_next_messages(int count, std::string containing,
+                            std::optional<std::chrono::milliseconds> hold_for = std::nullopt);
+
+    /// Returns the processes to which the messages were sent that hold_next_messages() has held back since the last call.
+    /// Only of clients on a unix socket.
+    std::vector<pid_t> take_recipients();
+
     void release();
 
     /// Returns all requests so far that hold_next_requests() held back and that have been let go since.
@@ -65,8 +79,11 @@ public:
 
     void add(ProxyRule rule);
 
-    /// Removes all rules, also those that matched a request whose reply is still to come.
+    /// Removes all rules for requests, also those that matched a request whose reply is still to come.
     void clear_rules();
+
+    /// Removes all rules for messages.
+    void clear_message_rules();
 
     /// From now on delays each message by that time.
     void delay(std::chrono::milliseconds to_server, std::chrono::milliseconds to_client);
@@ -111,6 +128,8 @@ private:
 
     void from_server(Connection& connection);
 
+    void strike_message(Connection& connection, const ProxyRule& rule, std::string& bytes);
+
     void push(Direction& direction, std::string bytes, std::chrono::milliseconds delay, std::size_t piece);
 
     /// Sends the server all data and the end of the stream. The server closes the connection when it has answered.
@@ -129,6 +148,8 @@ private:
     Endpoint upstream_;
     std::list<Connection> connections_;
     ProxyRules rules_;
+    ProxyRules message_rules_;
+    std::vector<pid_t> recipients_;
     ProxyCounts counts_;
     std::vector<LateArrival> late_arrivals_;
     std::chrono::milliseconds delay_up_{0};

@@ -18,9 +18,9 @@ enum class Then {
     silence  // it stays open, but nothing more passes in that direction, not even its end: a dead link
 };
 
-/// A fault for the next requests that contain certain bytes.
+/// A fault for the next requests that contain certain bytes; of the last two kinds, for what the server sends.
 struct ProxyRule {
-    enum class Fault { drop_request, drop_reply, hold_request, hold_reply };
+    enum class Fault { drop_request, drop_reply, hold_request, hold_reply, drop_message, hold_message };
 
     Fault fault = Fault::drop_reply;
     std::string containing = {};  // empty: any request
@@ -38,9 +38,10 @@ struct ProxyCounts {
     std::uint64_t open = 0;      // connections, now
     std::uint64_t bytes_to_server = 0;
     std::uint64_t bytes_to_client = 0;
-    std::uint64_t matched = 0;  // requests that a rule matched
-    std::uint64_t dropped = 0;  // requests and replies that were dropped or cut
-    std::uint64_t held = 0;     // connections that currently hold a request or reply back
+    std::uint64_t matched = 0;   // requests that a rule matched
+    std::uint64_t messages = 0;  // messages that a rule matched
+    std::uint64_t dropped = 0;   // requests, replies and messages that were dropped or cut
+    std::uint64_t held = 0;      // connections that currently hold a request or reply back
 };
 
 /// Requests that a proxy held back, and that it sent to the server when it let them go.

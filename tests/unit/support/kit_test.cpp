@@ -2,6 +2,7 @@
 // The test kit itself, as far as it needs no Redis: its processes end, and its checkers reject wrong histories.
 #include <doctest/doctest.h>
 #include <sys/file.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -460,6 +461,49 @@ TEST_CASE("a proxy's rule matches across reads, and spares the given number of m
     CHECK(got == "+OK\r\n");
     CHECK(server.received().size() == 1);  // it never received the end of the second
     CHECK(proxy.counts().dropped == 1);
+}
+
+TEST_CASE("a proxy's rule for messages holds one back or drops it, and tells whose it is") {
+    ScriptedServer server{[](const CommandWords& words) { return ScriptedReply{"+" + words.at(0) + "\r\n"}; }};
+    Proxy proxy{server.url()};
+    const auto deadline = std::chrono::steady_clock::now() + 20s;
+    const Fd client = begin_connect(Endpoint::parse(proxy.url()));
+    std::string got;
+    const auto send = [&](std::string_view word) {
+        send_all(client, "*1\r\n$6\r\n" + std::string(word) + "\r\n", deadline);
+    };
+    const auto receives = [&](std::string_view all) {
+        while (got.size() < all.size() && wait_for(client, POLLIN, deadline))
+            if (read_some(client, got) != ReadState::data) break;
+        return got == all;
+    };
+    proxy.hold_next_messages(1, "needle");
+    send("first1");
+    CHECK(receives("+first1\r\n"));
+    CHECK(proxy.take_recipients().empty());
+    send("needle");
+    REQUIRE(eventually([&] { return proxy.counts().messages == 1; }));
+    CHECK(proxy.counts().held == 1);
+    CHECK(proxy.take_recipients() == std::vector<pid_t>{::getpid()});
+    CHECK(proxy.take_recipients().empty());
+    proxy.release();
+    CHECK(receives("+first1\r\n+needle\r\n"));
+
+    SUBCASE("dropped") {
+        proxy.drop_next_messages(1, "needle");
+        send("needle");
+        CHECK(receives("+first1\r\n+needle\r\n"));
+        while (wait_for(client, POLLIN, deadline) && read_some(client, got) == ReadState::data) {
+        }
+        CHECK(got == "+first1\r\n+needle\r\n");  // then the end
+        CHECK(proxy.counts().dropped == 1);
+    }
+    SUBCASE("a rule that is removed does nothing") {
+        proxy.hold_next_messages(1, "needle");
+        proxy.clear_message_rules();
+        send("needle");
+        CHECK(receives("+first1\r\n+needle\r\n+needle\r\n"));
+    }
 }
 
 TEST_CASE("a proxy without its server closes the connection") {
