@@ -152,7 +152,8 @@ TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too r
     CHECK(bench.attempt.asked.sent >= now);
     // Half a second is little beside a lease of a minute.
     Bench<MutexProtocol> patient;
-    patient.session.server_clock().learn(0, SendTime(now - 500ms), now, noon);
+    const Instant later = Clock::now();
+    patient.session.server_clock().learn(0, SendTime(later - 500ms), later, noon);
     patient.attempt.claim.lease = 1min;
     patient.attempt.asks_time();
     patient.attempt.begin(noon);

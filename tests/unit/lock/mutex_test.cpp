@@ -286,10 +286,11 @@ TEST_CASE("after a loss a thread can acquire the lock again, and each lost hold 
     bench.lock.lock(Lease(20ms));
     const std::stop_token lost_token = bench.lock.lost();
     REQUIRE(eventually([&] { return lost_token.stop_requested(); }));
+    const std::size_t before = bench.redis.count("SET");  // 0 if the server's clock was not known well enough
     bench.lock.lock();
-    CHECK(bench.redis.count("SET") == 2);
+    CHECK(bench.redis.count("SET") == before + 1);
     CHECK_FALSE(unlock(bench));
-    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value(1));
+    CHECK(bench.redis.sent("mutex release").at(0).argument(0) == bench.value(before));
     CHECK(unlock(bench) == errc::hold_lost);
     CHECK(unlock(bench) == errc::not_owner);
 }

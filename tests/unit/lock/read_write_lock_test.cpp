@@ -396,7 +396,7 @@ TEST_CASE("a refused renewal of a reader loses the read hold and keeps the write
 
 TEST_CASE("a write hold with an expired lease is released, unlike a read hold, because a read hold may keep its key") {
     Bench bench;
-    bench.lock.lock(Lease(20ms));
+    bench.lock.lock(Lease(1s));
     const auto certain_until = bench.lock.valid_until();
     REQUIRE(bench.redis.wait_for("write give up"));
     // lost() is reported a little earlier, but no other thread may enter by then.
@@ -405,7 +405,7 @@ TEST_CASE("a write hold with an expired lease is released, unlike a read hold, b
     std::error_code ec;
     bench.lock.unlock(ec);
     CHECK(ec == errc::hold_lost);
-    bench.lock.lock_shared(Lease(20ms));
+    bench.lock.lock_shared(Lease(1s));
     CHECK(eventually([&] { return bench.client.stats().lost_holds == 2; }));
     CHECK(bench.redis.count("read release") == 0);
     CHECK(bench.redis.count("read give up") == 0);

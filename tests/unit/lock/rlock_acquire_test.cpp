@@ -603,7 +603,7 @@ TEST_CASE("timed wait for a reentry: no reply means false, and the hold stays as
 
 TEST_CASE("a hold whose reentry got no reply is released at the end of its lease here: the server may keep it longer") {
     Bench bench;
-    bench.lock.lock(Lease(200ms));
+    bench.lock.lock(Lease(2s));
     const Instant valid = bench.lock.valid_until();
     bench.redis.always("acquire", ScriptedRedis::hold_back);
     CHECK_FALSE(bench.lock.try_lock_for(20ms, Lease(1h)));
@@ -777,8 +777,8 @@ TEST_CASE("bad arguments are refused before anything is sent") {
 TEST_CASE("another level of a hold is wanted for the command_timeout of the object that acquired the hold") {
     Bench bench;
     RLock slow(bench.client, "orders", {.command_timeout = 1s});
+    const std::int64_t begun = ScriptedRedis::server_now();  // the reading of the server's clock is of the first hold
     const Hold first = slow.hold();
-    const std::int64_t begun = ScriptedRedis::server_now();
     const Hold second = first.again();
     const auto sent = bench.redis.sent("acquire");
     REQUIRE(sent.size() == 2);

@@ -795,7 +795,7 @@ TEST_CASE("an error of the representative is its own, and the next waiter asks f
 TEST_CASE("when a thread of this process loses its hold, local waiters ask at once") {
     Bench bench;
     bench.redis.confirm_by_hand();
-    bench.lock.lock(Lease(50ms));
+    bench.lock.lock(Lease(1s));
     Taker waiter(bench);
     REQUIRE(waiter.is_back());
     CHECK(waiter.held);

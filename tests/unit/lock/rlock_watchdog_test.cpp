@@ -114,7 +114,7 @@ TEST_CASE("more than a hundred renewals are sent in several commands") {
 }
 
 TEST_CASE("after the last unlock there are no more renewals") {
-    Bench bench;
+    Bench bench(6s);  // not renewed within the first two lines
     bench.lock.lock();
     bench.lock.unlock();
     RLock other(bench.client, "other");
@@ -167,9 +167,9 @@ TEST_CASE("a watched level inside a lease is renewed until it is released") {
 
 TEST_CASE("a renewal that the server refuses is a lost hold, reported at once") {
     Bench bench;
+    bench.redis.next("renew", array({number(0)}));
     bench.lock.lock();
     const std::stop_token lost_token = bench.lock.lost();
-    bench.redis.next("renew", array({number(0)}));
     CHECK(eventually([&] { return lost_token.stop_requested(); }));
     CHECK(bench.lock.valid_until() == Instant::min());
     REQUIRE(bench.wait_for_loss());
@@ -239,7 +239,7 @@ TEST_CASE("a renewal that arrived too late is resent early, by the server time t
     const auto sent = bench.redis.sent("renew");
     CHECK(sent[0].instant(1) < ahead);
     CHECK(sent[1].instant(1) > ahead + 3000);
-    CHECK(eventually([&] { return bench.client.stats().renewals == 1; }));
+    CHECK(eventually([&] { return bench.client.stats().renewals >= 1; }));
     CHECK(bench.client.stats().lost_holds == 0);
     CHECK(bench.lock.valid_until() > Clock::now());
     CHECK_FALSE(bench.unlock());
@@ -247,22 +247,21 @@ TEST_CASE("a renewal that arrived too late is resent early, by the server time t
 
 TEST_CASE("a renewal script that the server has not cached is sent as text") {
     Bench bench;
-    bench.lock.lock();
     bench.redis.next("renew", error("NOSCRIPT No matching script. Please use EVAL."));
+    bench.lock.lock();
     REQUIRE(bench.redis.wait_for("renew", 2));
     CHECK(bench.redis.sent("renew")[1].by_text());
-    CHECK(eventually([&] { return bench.client.stats().renewals == 1; }));
+    CHECK(eventually([&] { return bench.client.stats().renewals >= 1; }));
     CHECK_FALSE(bench.unlock());
 }
 
 TEST_CASE("a hold whose renewals get no reply is lost when its lease may be over, not later") {
-    Bench bench(150ms);
+    Bench bench;
     bench.redis.always("renew", ScriptedRedis::hold_back);
     bench.lock.lock();
-    const Instant valid = bench.lock.valid_until();
     const std::stop_token lost_token = bench.lock.lost();
     CHECK(eventually([&] { return lost_token.stop_requested(); }));
-    CHECK(Clock::now() < valid + 3s);
+    CHECK(Clock::now() < bench.redis.sent("acquire").back().at + timeout + 3s);
     CHECK(bench.lock.valid_until() == Instant::min());
     CHECK(bench.unlock() == errc::hold_lost);
 }
@@ -293,7 +292,7 @@ TEST_CASE("a hold that is lost here but was renewed on the server is released") 
 }
 
 TEST_CASE("a hold is released at the end of its lease here if a renewal got no reply: it may have taken effect") {
-    Bench bench(150ms);
+    Bench bench;
     bench.redis.always("renew", lost());
     bench.lock.lock();
     const Instant valid = bench.lock.valid_until();
@@ -305,7 +304,7 @@ TEST_CASE("a hold is released at the end of its lease here if a renewal got no r
 }
 
 TEST_CASE("a hold that is lost here is released if the renewal under way gets no reply") {
-    Bench bench(150ms);
+    Bench bench;
     bench.redis.always("renew", ScriptedRedis::hold_back);
     bench.lock.lock();
     REQUIRE(bench.wait_for_loss());

@@ -86,7 +86,7 @@ TEST_CASE("a function that throws is a failure to connect, which quotes the exce
 }
 
 TEST_CASE("the time of a slow function is not that of the server") {
-    static constexpr Milliseconds time = patient(500ms);
+    static constexpr Milliseconds time = patient(1s);
     const auto slow = [] {
         std::this_thread::sleep_for(time + 100ms);
         return Credentials{"app", "token"};

@@ -120,13 +120,13 @@ TEST_CASE("an earlier deadline wakes the thread that sleeps until a later one") 
 
 TEST_CASE("a task that fails for lack of memory is retried soon, and delays no other") {
     Losses losses;
-    losses.start();
     const auto first = std::make_shared<Mortal>(losses);
     const auto second = std::make_shared<Mortal>(losses);
     first->failures = 3;
     const Instant at = Clock::now() + 1ms;
     losses.timers().schedule(*first, at);
     losses.timers().schedule(*second, at);
+    losses.start();
     CHECK(eventually([&] { return first->expired.load() != Instant() && second->expired.load() != Instant(); }));
     CHECK(first->expired.load() >= second->expired.load());
 }

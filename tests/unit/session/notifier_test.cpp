@@ -94,8 +94,8 @@ struct NotedJob final : Notifier::Job {
 };
 
 TEST_CASE("a job that was made beforehand ends after it has run, and may be queued again from then on") {
+    NotedJob job;  // outlives the thread that ends it
     Notifier notifier;
-    NotedJob job;
     job.again = &notifier;
     notifier.notify(job);
     CHECK(eventually([&] { return job.ends == 2; }));

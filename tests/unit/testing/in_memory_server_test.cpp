@@ -208,7 +208,7 @@ TEST_CASE("a red lock needs a majority of three servers") {
     for (int process = 0; process < 2; ++process)
         for (const InMemoryServer& server : servers) {
             clients.push_back(std::make_unique<Client>(
-                server.transport(), ClientOptions{.command_timeout = 200ms, .unreachable_timeout = 400ms}));
+                server.transport(), ClientOptions{.command_timeout = 2s, .unreachable_timeout = 4s}));
             locks.push_back(std::make_unique<RLock>(*clients.back(), "orders"));
         }
     RedLock mine{*locks[0], *locks[1], *locks[2]};
@@ -407,7 +407,7 @@ TEST_CASE("a renewal that comes after a jump is refused, and the hold is lost") 
 }
 
 TEST_CASE("the watchdog keeps a hold while nothing jumps") {
-    Fixture f({.watchdog_timeout = 150ms});
+    Fixture f({.watchdog_timeout = 1500ms});
     RLock mine(f.one, "orders"), theirs(f.two, "orders");
     mine.lock();
     CHECK(eventually([&] { return f.one.stats().renewals >= 4; }));
