@@ -52,6 +52,17 @@ public:
         return eventually(have_come, deadline);
     }
 
+    /// Waits until so many calls of this command have come that contain the word. Returns false if the deadline passes.
+    bool take_until(const std::string& name, const std::string& word, int count, std::chrono::milliseconds deadline) {
+        return eventually(
+            [&] {
+                for (const std::string& line : take_lines())
+                    if (name_of(line) == name && line.find(word) != std::string::npos) --count;
+                return count <= 0;
+            },
+            deadline);
+    }
+
     /// Returns how many commands clients sent since the last take.
     long long take_total() { return static_cast<long long>(take_lines().size()); }
 

@@ -328,8 +328,7 @@ private:
     }
 
     static std::optional<Reply> play_free_server(const SentCommand& command) {
-        if (command.what.ends_with("give up") || command.what == "fair leave")
-            return number(command.server_time);
+        if (command.what.ends_with("give up") || command.what == "fair leave") return number(command.server_time);
         if (command.what == "SET" || command.what == "mutex acquire") return text("OK");
         if (command.what == "DELEX" || command.what == "DELIFEQ") return error("ERR unknown command");
         if (command.what == "GET") return nil();

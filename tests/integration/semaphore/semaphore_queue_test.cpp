@@ -101,25 +101,28 @@ const redlatch::detail::Script& acquire_of<LeasedSemaphore> = digested<scripts::
 template <class Seats>
 struct Party {
     explicit Party(const RedisServer& server, ClientOptions options = {}) : Party(server.url(), std::move(options)) {}
-    explicit Party(const std::string& url, ClientOptions options = {})
-        : client(url, std::move(options)), seats(client, "seats") {}
+    explicit Party(const std::string& to, ClientOptions options = {})
+        : url(to), client(url, std::move(options)), seats(client, "seats") {}
     ~Party() { stop.request_stop(); }
 
     /// Waits for permits in a new thread, and keeps them. Returns when it is in the queue, and has asked once more since it
     /// listens.
     void queue_up(RawRedis& redis, int permits = 1) {
         const std::string id = client.id();
+        const bool listens = redis.subscribers(channel + ":" + id) == 1;  // since it waited last
+        CommandMonitor monitor{url};
         visit = start([this, permits] {
             has_entered = seats.acquire(permits, stop.get_token());
             return has_entered.load();
         });
         REQUIRE(eventually([&] { return redis.integer("HEXISTS", places_key, id) == 1; }, 20s));
         REQUIRE(eventually([&] { return redis.subscribers(channel + ":" + id) == 1; }, 20s));
-        commands_when_quiet(client);
+        REQUIRE(monitor.take_until("evalsha", id, listens ? 1 : 2, 20s));
     }
 
     bool enters() { return visit.wait_for(4s) == std::future_status::ready && visit.get(); }
 
+    std::string url;
     Client client;
     Seats seats;
     std::stop_source stop;
@@ -187,7 +190,7 @@ TEST_CASE_TEMPLATE("a release wakes the first in the queue, and two others ask l
     bench.b.queue_up(bench.redis);
     bench.c.queue_up(bench.redis);
     bench.d.queue_up(bench.redis);
-    const auto others = bench.c.client.stats().commands + bench.d.client.stats().commands;
+    const auto others = commands_when_quiet(bench.c.client) + commands_when_quiet(bench.d.client);
     bench.a.seats.release();
     CHECK(bench.b.enters());
     // The next two ask, once each, in case the first is frozen.
@@ -206,7 +209,8 @@ TEST_CASE_TEMPLATE("clients that wait for one permit send few commands, however 
     Bench<Kind> bench{1};
     std::vector<std::unique_ptr<Party<Kind>>> parties;
     for (int i = 0; i < 12; ++i) parties.push_back(std::make_unique<Party<Kind>>(bench.server));
-    int inside = 0, visits = 0;
+    int inside = 0;
+    std::atomic<int> visits = 0;
     std::atomic<bool> ended = false;
     CommandMonitor monitor{bench.server};
     std::vector<std::future<void>> threads;
@@ -221,11 +225,10 @@ TEST_CASE_TEMPLATE("clients that wait for one permit send few commands, however 
                 party->seats.release();
             }
         }));
-    std::this_thread::sleep_for(2s);
+    CHECK(eventually([&] { return visits > 200; }, 60s));
     ended = true;
     for (auto& thread : threads) thread.get();
     const auto calls = monitor.take();
-    CHECK(visits > 100);
     CHECK(calls.at("evalsha") < 4 * visits);
     CHECK(bench.is_left_empty());
 }
@@ -244,45 +247,51 @@ TEST_CASE_TEMPLATE("who needs more than there is does not keep the others waitin
 
 TEST_CASE_TEMPLATE("who fits is told, also behind others for whom there would be too few", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench;
-    bench.b.queue_up(bench.redis, 2);
-    bench.c.queue_up(bench.redis, 2);
-    bench.d.queue_up(bench.redis);
-    const Stopwatch watch;
-    bench.a.seats.release(3);
-    CHECK(bench.d.enters());
-    CHECK(watch.within(300ms));
-    CHECK(bench.b.enters());
-    CHECK_FALSE(bench.c.has_entered);
-    bench.a.seats.release(1);
-    CHECK_FALSE(eventually([&] { return bench.c.has_entered.load(); }, 50ms));
-    bench.a.seats.release(1);
-    CHECK(bench.c.enters());
-    CHECK(bench.is_left_empty());
+    CHECK(succeeds_once([] {  // a busy machine may be late
+        Bench<Kind> bench;
+        bench.b.queue_up(bench.redis, 2);
+        bench.c.queue_up(bench.redis, 2);
+        bench.d.queue_up(bench.redis);
+        const Stopwatch watch;
+        bench.a.seats.release(3);
+        CHECK(bench.d.enters());
+        const bool in_time = watch.within(300ms);
+        CHECK(bench.b.enters());
+        CHECK_FALSE(bench.c.has_entered);
+        bench.a.seats.release(1);
+        CHECK_FALSE(eventually([&] { return bench.c.has_entered.load(); }, 50ms));
+        bench.a.seats.release(1);
+        CHECK(bench.c.enters());
+        CHECK(bench.is_left_empty());
+        return in_time;
+    }));
 }
 
 TEST_CASE_TEMPLATE("who was told and gets nothing passes on what is left", Kind, Semaphore, LeasedSemaphore) {
-    Bench<Kind> bench;
-    Proxy proxy{bench.server.url()};
-    Party<Kind> slow{proxy.url()};
-    slow.queue_up(bench.redis, 2);
-    Deaf one{bench, '1'}, another{bench, '2'};
-    bench.b.queue_up(bench.redis);
-    proxy.hold_next_requests(1, std::string(acquire_of<Kind>.digest()));
-    bench.a.seats.release(2);
-    REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
-    // The others stand in. Somebody is faster than all of them.
-    CHECK(bench.a.seats.try_acquire());
-    bench.redis.integer("LREM", queue_key, 0, one.id());
-    bench.redis.integer("LREM", queue_key, 0, another.id());
-    bench.redis.integer("HDEL", places_key, one.id(), another.id());
-    const Stopwatch watch;
-    proxy.release();
-    CHECK(bench.b.enters());
-    CHECK(watch.within(300ms));
-    slow.stop.request_stop();
-    CHECK_FALSE(slow.visit.get());
-    CHECK(bench.is_left_empty());
+    CHECK(succeeds_once([] {  // a busy machine may be late
+        Bench<Kind> bench;
+        Proxy proxy{bench.server.url()};
+        Party<Kind> slow{proxy.url()};
+        slow.queue_up(bench.redis, 2);
+        Deaf one{bench, '1'}, another{bench, '2'};
+        bench.b.queue_up(bench.redis);
+        proxy.hold_next_requests(1, std::string(acquire_of<Kind>.digest()));
+        bench.a.seats.release(2);
+        REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
+        // The others stand in. Somebody is faster than all of them.
+        CHECK(bench.a.seats.try_acquire());
+        bench.redis.integer("LREM", queue_key, 0, one.id());
+        bench.redis.integer("LREM", queue_key, 0, another.id());
+        bench.redis.integer("HDEL", places_key, one.id(), another.id());
+        const Stopwatch watch;
+        proxy.release();
+        CHECK(bench.b.enters());
+        const bool in_time = watch.within(300ms);
+        slow.stop.request_stop();
+        CHECK_FALSE(slow.visit.get());
+        CHECK(bench.is_left_empty());
+        return in_time;
+    }));
 }
 
 TEST_CASE_TEMPLATE("a process with many waiters does not keep the others waiting", Kind, Semaphore, LeasedSemaphore) {
@@ -327,11 +336,10 @@ TEST_CASE_TEMPLATE("nobody waits for the slow poll, whatever each caller wants",
                     if (n % 7 == 0) std::this_thread::sleep_for(10ms);
                 }
             }));
-    std::this_thread::sleep_for(4s);
+    CHECK(eventually([&] { return visits > 1000; }, 60s));
     ended = true;
     for (auto& thread : threads) thread.get();
     CHECK(late == 0);
-    CHECK(visits > 500);
     CHECK(bench.a.seats.available_permits() == 3);
     CHECK(bench.is_left_empty());
 }
@@ -403,39 +411,42 @@ TEST_CASE_TEMPLATE("all for whom there are permits are told at once", Kind, Sema
 }
 
 TEST_CASE_TEMPLATE("a waiter that is gone is passed over at once", Kind, Semaphore, LeasedSemaphore) {
-    Bench<Kind> bench;
-    bench.put("11111111-0000-8000-8000-000000000000", 1);
-    bench.b.queue_up(bench.redis);
-    CHECK(bench.queued() == 2);
-    // On a busy machine a thread may wait for the processor.
-    CHECK(succeeds_once([&] {
+    CHECK(succeeds_once([] {  // a busy machine may be late
+        Bench<Kind> bench;
+        bench.put("11111111-0000-8000-8000-000000000000", 1);
+        bench.b.queue_up(bench.redis);
+        CHECK(bench.queued() == 2);
         const Stopwatch watch;
         bench.a.seats.release();
         CHECK(bench.b.enters());
-        return watch.elapsed() < 200ms;
+        const bool in_time = watch.within(200ms);
+        CHECK(bench.is_left_empty());
+        return in_time;
     }));
-    CHECK(bench.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("a waiter that is frozen costs the others less than a second, once", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench;
-    Deaf frozen{bench, '1'};
-    bench.b.queue_up(bench.redis);
-    const Stopwatch watch;
-    bench.a.seats.release();
-    CHECK(bench.b.enters());
-    CHECK(watch.elapsed() > 300ms);
-    CHECK(watch.within(1000ms));
-    CHECK(frozen.hear() == "look 0 7");
-    bench.c.queue_up(bench.redis);
-    std::this_thread::sleep_for(500ms);
-    const Stopwatch next;
-    bench.b.seats.release();
-    CHECK(bench.c.enters());
-    CHECK(next.within(300ms));
-    CHECK(frozen.hear() == "look 0 0");
-    CHECK(bench.is_left_empty());
+    CHECK(succeeds_once([] {  // a busy machine may be late
+        Bench<Kind> bench;
+        Deaf frozen{bench, '1'};
+        bench.b.queue_up(bench.redis);
+        const Stopwatch watch;
+        bench.a.seats.release();
+        CHECK(bench.b.enters());
+        CHECK(watch.elapsed() > 300ms);
+        bool in_time = watch.within(1000ms);
+        CHECK(frozen.hear() == "look 0 7");
+        bench.c.queue_up(bench.redis);
+        std::this_thread::sleep_for(500ms);
+        const Stopwatch next;
+        bench.b.seats.release();
+        CHECK(bench.c.enters());
+        in_time = in_time && next.within(300ms);
+        CHECK(frozen.hear() == "look 0 0");
+        CHECK(bench.is_left_empty());
+        return in_time;
+    }));
 }
 
 TEST_CASE_TEMPLATE("a waiter that leaves tells the next one what it may have been told", Kind, Semaphore,
