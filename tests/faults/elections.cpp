@@ -58,8 +58,8 @@ int be_frozen(std::span<const std::string> args) {
     Interval belief{1, monotonic_ns(), 0};
     auto last_look = std::chrono::steady_clock::now();
     for (;;) {
-        const bool leads = term.is_leader();
         const auto now = std::chrono::steady_clock::now();
+        const bool leads = term.is_leader();
         if (now - last_look > short_lease) {
             if (leads) return 1;
             break;

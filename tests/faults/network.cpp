@@ -230,8 +230,8 @@ TEST_CASE("fault: server unreachable without any error: each call ends on time")
         RLock held{client, "held"};
         warm_up(orders);
         held.lock();
-        const auto bytes = path.proxy.counts().bytes_to_client;
         path.proxy.blackhole(true);
+        const auto bytes = path.proxy.counts().bytes_to_client;
         Stopwatch watch;
 
         CHECK_FALSE(orders.try_lock_for(150ms, ec));

@@ -400,8 +400,8 @@ TEST_CASE("the end of a lease that a waiter acquired lets the next waiter in") {
             orders.unlock();
             const auto entered = leased.get();
             const auto came = waiting.get();
-            CHECK(came - released >= 499ms);  // Redis counts whole milliseconds
-            CHECK(redis.keys().empty());
+            CHECK(came - released >= 499ms);                          // Redis counts whole milliseconds
+            CHECK(eventually([&] { return redis.keys().empty(); }));  // the caller with the lease may have come late
             return came - entered < 500ms + patient(250ms);
         };
         CHECK(succeeds_once(comes_soon, 4));
@@ -553,7 +553,7 @@ TEST_CASE("a foreign waiter that does not come blocks the queue until its time i
 
 TEST_CASE(
     "a waiter keeps its place for the time of its own client, and is skipped then, by clients with another time") {
-    constexpr std::chrono::milliseconds time = patient(700ms);
+    constexpr std::chrono::milliseconds time = patient(1500ms);
     RedisServer server;
     auto child = ChildProcess::run([&] {
         redlatch::ClientOptions options;

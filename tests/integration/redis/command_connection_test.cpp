@@ -187,26 +187,35 @@ TEST_CASE(
 }
 
 TEST_CASE("when a caller that waits for buffer space leaves, another caller takes its place, without the driver") {
-    SilentServer server;
-    Bench bench{server.url(), 20s};
-    std::vector<std::thread> callers;
-    std::atomic<int> answers{0};
-    const auto call = [&](const Command& command, Instant deadline) {
-        callers.emplace_back([&, deadline] { answers += bench.link.call(command, deadline).is_integer() ? 1 : 0; });
-    };
-    // One reads, one waits for buffer space, and one waits for both.
-    call(ping, Clock::now() + 20s);
-    server.accept();
-    REQUIRE(wait_for(server.peer, POLLIN, Clock::now() + 10s));
-    call(large, Clock::now() + 300ms);
-    std::this_thread::sleep_for(100ms);  // in another order the outcome is the same
-    call(ping, Clock::now() + 20s);
-    callers[1].join();
-    server.answer(3);
-    callers[0].join();
-    callers[2].join();
-    CHECK(answers == 2);
-    CHECK(bench.calls == 0);
+    bool is_sent = false;
+    // On a busy machine the time may be up before the caller runs.
+    for (int rounds = 0; rounds < 6 && !is_sent; ++rounds) {
+        SilentServer server;
+        Bench bench{server.url(), 20s};
+        std::vector<std::thread> callers;
+        std::vector<Reply> replies(3);
+        const auto call = [&](const Command& command, Instant deadline) {
+            callers.emplace_back(
+                [&, deadline, &reply = replies[callers.size()]] { reply = bench.link.call(command, deadline); });
+        };
+        // One reads, one waits for buffer space, and one waits for both.
+        call(ping, Clock::now() + 20s);
+        server.accept();
+        CHECK(wait_for(server.peer, POLLIN, Clock::now() + 10s));
+        call(large, Clock::now() + 300ms);
+        std::this_thread::sleep_for(100ms);  // in another order the outcome is the same
+        call(ping, Clock::now() + 20s);
+        callers[1].join();
+        is_sent = !replies[1].is_unsent();
+        server.answer(is_sent ? 3 : 2);
+        callers[0].join();
+        callers[2].join();
+        CHECK(replies[0].is_integer());
+        CHECK_FALSE(replies[1].is_integer());
+        CHECK(replies[2].is_integer());
+        CHECK(bench.calls == 0);
+    }
+    CHECK(is_sent);
 }
 
 TEST_CASE(
