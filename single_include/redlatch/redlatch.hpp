@@ -17327,10 +17327,10 @@ public:
         return !is_within_reach(want, now);
     }
 
-    // Returns true if this much was recently seen there.
+    // Returns true if this much was recently seen there, or if nobody can want less.
     bool is_within_reach(const Want& want, Instant now) const {
         if constexpr (requires { want.amount(); })
-            return want.amount() <= seen_ && now - seen_at_ <= lately;
+            return want.amount() <= 1 || (want.amount() <= seen_ && now - seen_at_ <= lately);
         else
             return true;
     }
@@ -24120,8 +24120,12 @@ public:
     // Returns when to try although no news has come.
     Instant try_again() const noexcept { return try_again_; }
 
-    // A try found the lock taken.
-    void try_failed() noexcept { due_ = true; }
+    // A try found the lock taken. The one that is made although no news has come is followed by a new read: the server may
+    // have forgotten that it is to tell.
+    void try_failed() noexcept {
+        due_ = true;
+        if (is_armed() && Clock::now() >= try_again_) disarm();
+    }
 
     // Returns true if arm() is to be called.
     bool is_due() const noexcept {

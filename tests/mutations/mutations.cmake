@@ -187,6 +187,18 @@ mutate(poll_beside_the_news lock/local_queue.hpp
     "me.ask_again)"
     "integration/key_watch")
 
+# The poll of a watched key that finds the lock taken is followed by the next at once.
+mutate(net_poll_without_end lock/watched_key.hpp
+    "        if (is_armed() && Clock::now() >= try_again_) disarm();\n"
+    ""
+    "integration/silence")
+
+# Callers that want one permit take turns with others that cannot want less.
+mutate(turns_for_one_permit semaphore/request_queue.hpp
+    "want.amount() <= 1 || (want.amount() <= seen_ && now - seen_at_ <= lately)"
+    "want.amount() <= seen_ && now - seen_at_ <= lately"
+    "unit/request_queue")
+
 # A lock that was released before the key was read stays unnoticed.
 mutate(key_gone_before_the_read lock/watched_key.hpp
     "if (is_free(reply)) return true;"

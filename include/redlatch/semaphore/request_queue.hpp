@@ -109,10 +109,10 @@ public:
         return !is_within_reach(want, now);
     }
 
-    // Returns true if this much was recently seen there.
+    // Returns true if this much was recently seen there, or if nobody can want less.
     bool is_within_reach(const Want& want, Instant now) const {
         if constexpr (requires { want.amount(); })
-            return want.amount() <= seen_ && now - seen_at_ <= lately;
+            return want.amount() <= 1 || (want.amount() <= seen_ && now - seen_at_ <= lately);
         else
             return true;
     }

@@ -167,3 +167,14 @@ TEST_CASE("front waiter that wants no more than was recently seen: it holds back
     // An amount seen long ago may never be available again.
     CHECK(line.lets_pass(big.want, at(10min + 2s)));
 }
+
+TEST_CASE("front waiter that wants one: it takes no turns, because nobody can want less") {
+    RequestQueue<Interest> line;
+    RequestWaiter<Interest> front{{1}}, other{{1}};
+    line.join(front);
+    line.join(other);
+    line.refused(front, line.generation(), Milliseconds::max(), at(0ms), 0);
+    CHECK_FALSE(line.lets_pass(front.want, at(1500ms)));
+    CHECK_FALSE(line.step(at(1500ms)).ask);
+    CHECK(line.step(at(1500ms)).sleep_until >= at(5s));
+}
