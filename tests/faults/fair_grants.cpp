@@ -113,8 +113,9 @@ TEST_CASE("a killed waiter at the head of a FairLock's queue costs the next one 
 TEST_CASE("a frozen waiter of a FairLock costs the others its offer, once, and does not enter when it goes on") {
     constexpr auto most_cost = 2500ms + (slow_build_factor > 1 ? late : 0ms);
     auto best = std::chrono::steady_clock::duration::max();
+    auto best_again = std::chrono::steady_clock::duration::max();
     // A busy machine gets several rounds.
-    for (int round = 0; round < 3 && best > most_cost; ++round) {
+    for (int round = 0; round < 10 && (best > most_cost || best_again > 5ms); ++round) {
         Fleet fleet;
         fleet.mine.lock();
         ChildProcess frozen = fleet.start_waiter();
@@ -125,6 +126,11 @@ TEST_CASE("a frozen waiter of a FairLock costs the others its offer, once, and d
         const auto cost = visit.get() - released;
         CHECK(cost >= 1900ms);
         best = std::min(best, cost);
+        fleet.mine.lock();
+        auto next = start_visit(fleet.redis, fleet.theirs);
+        const auto again = std::chrono::steady_clock::now();
+        fleet.mine.unlock();
+        best_again = std::min(best_again, next.get() - again);
         // The message of its grant is still to be read.
         fleet.mine.lock();
         Interval held{1, monotonic_ns(), 0};
@@ -141,6 +147,7 @@ TEST_CASE("a frozen waiter of a FairLock costs the others its offer, once, and d
         CHECK_FALSE(find_overlap(fleet.history.read()));
     }
     CHECK(best <= most_cost);
+    CHECK(best_again <= 5ms);
 }
 
 TEST_CASE("a waiter of a FairLock whose grant is lost with its connection finds it when it is back") {

@@ -51,7 +51,7 @@ const Role waiter_role{"read-write grants: waiter", [](std::span<const std::stri
 // Waits until so many places are in the queue, and so many waiters listen to their grants.
 bool are_queued(RawRedis& redis, long long count) {
     return eventually(
-        [&] { return redis.integer("LLEN", queue_key) == count && redis.lock_listeners(channel + ":") == count; }, 30s);
+        [&] { return redis.integer("LLEN", queue_key) == count && redis.lock_listeners(channel + ":") >= count; }, 30s);
 }
 
 // Lets a thread wait for one side. It notes when it entered, and unlocks. Returns when it has its place, and listens.
@@ -89,6 +89,50 @@ struct Fleet {
 };
 
 }  // namespace
+
+TEST_CASE("a killed reader at the head of the queue costs the writer behind it nothing") {
+    auto best = std::chrono::steady_clock::duration::max();
+    for (int round = 0; round < 10 && best > 5ms; ++round) {
+        Fleet fleet;
+        fleet.mine.lock();
+        ChildProcess dead = fleet.start_waiter("read");
+        auto writes = start_visit(fleet.redis, fleet.theirs, true);
+        dead.kill();
+        REQUIRE(eventually([&] { return fleet.redis.lock_listeners(channel + ":") == 1; }, 30s));
+        const auto released = std::chrono::steady_clock::now();
+        fleet.mine.unlock();
+        best = std::min(best, writes.get() - released);
+        CHECK(fleet.shared->entered == 0);
+    }
+    CHECK(best <= 5ms);
+}
+
+TEST_CASE("a frozen writer delays a reader by its offer, once") {
+    // The best of some rounds: a busy machine delays, too.
+    bool in_time = false;
+    for (int round = 0; round < 10 && !in_time; ++round) {
+        Fleet fleet;
+        fleet.mine.lock();
+        ChildProcess frozen = fleet.start_waiter("write");
+        frozen.stop();
+        auto reads = start_visit(fleet.redis, fleet.theirs, false);
+        const auto released = std::chrono::steady_clock::now();
+        fleet.mine.unlock();
+        const auto cost = reads.get() - released;
+        CHECK(cost >= 1900ms);
+        fleet.mine.lock();
+        auto next = start_visit(fleet.redis, fleet.theirs, false);
+        const auto again = std::chrono::steady_clock::now();
+        fleet.mine.unlock();
+        in_time = cost <= 2500ms && next.get() - again <= 5ms;
+        CHECK(fleet.shared->entered == 0);
+        frozen.cont();
+        CHECK(eventually([&] { return fleet.shared->entered == 1; }, 30s));
+        fleet.shared->may_leave = true;
+        REQUIRE(frozen.wait(30s));
+    }
+    CHECK(in_time);
+}
 
 TEST_CASE("a killed writer at the head of the queue costs the readers behind it nothing") {
     auto best = std::chrono::steady_clock::duration::max();
