@@ -116,6 +116,29 @@ BareLock::BareLock(const std::string& url, const std::string& name, std::size_t 
 void BareLock::lock() { check_acquired(*connection_.call(scripts_.acquire)); }
 void BareLock::unlock() { check_released(*connection_.call(scripts_.release)); }
 
+namespace {
+
+const std::string compare_and_delete =
+    "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('del', KEYS[1]) or 0";
+
+std::string load(Connection& connection, const std::string& script) {
+    Words words{{"SCRIPT", "LOAD", script}};
+    return connection.call(words)->str;
+}
+
+}  // namespace
+
+HandmadeLock::HandmadeLock(const std::string& url, const std::string& name, std::size_t thread)
+    : connection_(url),
+      set_({"SET", name, client_id + ":" + std::to_string(thread), "NX", "PX", "30000"}),
+      release_(
+          {"EVALSHA", load(connection_, compare_and_delete), "1", name, client_id + ":" + std::to_string(thread)}) {}
+
+void HandmadeLock::lock() {
+    if (connection_.call(set_)->type != REDIS_REPLY_STATUS) throw std::runtime_error("a bare lock was taken already");
+}
+void HandmadeLock::unlock() { check_released(*connection_.call(release_)); }
+
 Token::Token(const std::string& url, const std::string& name)
     : connection_(url), pop_({"BLPOP", name, "0"}), push_(make(name)) {}
 

@@ -69,6 +69,20 @@ private:
     BareScripts scripts_;
 };
 
+/// The lock that programs write by hand: SET NX PX, and a script that deletes the key if it still has their value.
+class HandmadeLock {
+public:
+    HandmadeLock(const std::string& url, const std::string& name, std::size_t thread);
+
+    void lock();
+    void unlock();
+
+private:
+    Connection connection_;
+    Words set_;
+    Words release_;
+};
+
 /// A list with one element, which is the lock: the client that pops it holds it. Redis itself wakes the next one, so no
 /// lock built on Redis hands over faster. It is not fit for use: the token is lost with its holder.
 class Token {

@@ -73,6 +73,7 @@ struct Comparison {
 
 constexpr Comparison comparisons[] = {
     {"ratio_to_bare_hiredis", "Acquisitions a second: bare hiredis is 1"},
+    {"ratio_to_bare_set", "Acquisitions a second: SET NX PX and compare-and-delete by bare hiredis are 1"},
     {"ratio_to_pipelined", "Acquisitions a second: all scripts in one pipeline are 1"},
     {"ratio_to_token", "Acquisitions a second, those by the last holder included: a bare BLPOP/LPUSH token is 1"},
     {"handoffs_ratio_to_token", "Real hand-offs a second, to another thread: a bare BLPOP/LPUSH token is 1"},

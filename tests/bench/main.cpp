@@ -45,6 +45,8 @@ self is the share of the last holder, local that of other threads of its process
                 the RLock of a client with ClientOptions::grants = false
   bare_hiredis  the same two scripts with the same arguments by hiredis alone, a connection for each thread; for a
                 RedLock one for each server, and the five commands on their way at the same time
+  bare_set      the lock that programs write by hand: SET NX PX and a script that compares and deletes, by hiredis, a
+                connection for each thread
   pipelined     the scripts of all threads in one pipeline from one thread: the ceiling
   token         a hand-off by BLPOP and LPUSH: the floor of every wait; for a semaphore a token for each permit
   bare_publish  a connection for each waiter, which listens, and a PUBLISH that lets all go on

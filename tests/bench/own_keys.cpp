@@ -26,16 +26,21 @@ void compare(Bench& bench, const Setting& setting, Placement placement, bool wit
         {"redlatch",
          [&] { return one_slice(bench, placement, threads, redlatch_process(url, own_key, lock_and_unlock)); }},
         {"bare_hiredis",
-         [&] { return one_slice(bench, placement, threads, bare_process(url, own_key, lock_and_unlock)); }}};
+         [&] { return one_slice(bench, placement, threads, bare_process(url, own_key, lock_and_unlock)); }},
+        {"bare_set", [&] {
+             return one_slice(bench, placement, threads, bare_process<HandmadeLock>(url, own_key, lock_and_unlock));
+         }}};
     if (with_pipeline)
         subjects.push_back(
             {"pipelined", [&] { return one_slice(bench, placement, 1, pipelined_process(url, threads)); }});
     alternate(subjects);
-    const Subject& bare = subjects[1];
+    const Subject &bare = subjects[1], &bare_set = subjects[2];
     for (const Subject& subject : subjects) {
         print(setting, subject.name, "pairs_per_second", each_round(subject, &Slice::per_second), "1/s");
         if (&subject != &bare)
             print(setting, subject.name, "ratio_to_bare_hiredis", ratio(subject, bare, &Slice::per_second), "ratio");
+        if (&subject == &subjects.front())
+            print(setting, subject.name, "ratio_to_bare_set", ratio(subject, bare_set, &Slice::per_second), "ratio");
         print(setting, subject.name, "commands_per_acquisition", each_round(subject, &Slice::commands_each),
               "commands");
         print(setting, subject.name, "client_cpu_per_pair", each_round(subject, &Slice::cpu_us_each), "us");

@@ -51,11 +51,11 @@ auto redlatch_process(const std::string& url, KeyOf key, Body body, Options... o
 }
 
 /// Uses a connection for each thread, as do all below.
-template <class Body>
+template <class Lock = BareLock, class Body>
 auto bare_process(const std::string& url, KeyOf key, Body body) {
     return [=](Crew& crew) {
         crew.run([&](Seat& seat) {
-            BareLock lock{url, key(seat.index()), seat.index()};
+            Lock lock{url, key(seat.index()), seat.index()};
             body(seat, lock);
         });
     };

@@ -75,6 +75,7 @@ bool wake_up(Bench& bench, const std::string& link) {
                                        return one_slice(bench, token_process(url, holder(signals, times)),
                                                         token_process(url, waiter(signals, times)));
                                    }},
+                                  {"redlatch_fair_lock", slice_of(std::type_identity<FairLock>())},
                                   {"redlatch_mutex", slice_of(std::type_identity<Mutex>())},
                                   {"redlatch_spin_lock", slice_of(std::type_identity<SpinLock>())},
                                   {"redlatch_without_grants", slice_of(std::type_identity<UngrantedRLock>())}};
