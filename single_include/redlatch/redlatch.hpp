@@ -17264,6 +17264,7 @@ struct RequestWaiter : Waiter {
 //   - It holds them back, then lets them pass for as long. Each turn is longer than the one before, up to longest_turn.
 //   - It holds them back again when more is available than it has seen before. So the queue keeps permits for it that
 //     come back piece by piece.
+// One that wants a single permit takes no turns: nobody can want less.
 template <class Want>
 class RequestQueue : public WaitQueue<RequestWaiter<Want>> {
 public:
@@ -23941,6 +23942,11 @@ public:
     // Returns when the representative has to ask, according to a message since the last question.
     Instant told_at() const noexcept { return told_at_; }
 
+    // The representative asks in another way than at the place. That serves what the place was told by now.
+    void asks_elsewhere() noexcept {
+        if (told_at_ <= Clock::now()) told_at_ = never;
+    }
+
     // "grant <number> <time> <lease> [<token>]" or "look <ms>". Others mean nothing.
     void message(std::string_view payload) {
         const std::string_view what = next_word(payload);
@@ -24120,8 +24126,8 @@ public:
     // Returns when to try although no news has come.
     Instant try_again() const noexcept { return try_again_; }
 
-    // A try found the lock taken. The one that is made although no news has come is followed by a new read: the server may
-    // have forgotten that it is to tell.
+    // A try found the lock taken. A try at try_again() or later is followed by a new read: the server may have forgotten that
+    // it is to tell.
     void try_failed() noexcept {
         due_ = true;
         if (is_armed() && Clock::now() >= try_again_) disarm();
@@ -24413,6 +24419,7 @@ private:
             }
             co_return answer;
         }
+        if (room_.queue.is_front(me)) place_.asks_elsewhere();
         me.hold = core_.next_number();
         co_return co_await parts_.acquires.ask(lock, request, me.hold, first);
     }

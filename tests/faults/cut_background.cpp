@@ -298,7 +298,7 @@ TEST_CASE("fault: connection cut at every byte of a subscription, of its confirm
         std::function<void(CutBench&, const std::string&)> block;    // bypasses the proxy
         std::function<bool(CutBench&, const std::string&)> wait;     // goes through the proxy
         std::function<void(CutBench&, const std::string&)> unblock;  // bypasses the proxy
-        std::size_t step = 1;                                        // between the bytes at which it is cut
+        std::size_t step = 1;  // between the bytes of replies and messages at which they are cut
     };
     const std::vector<Waits> all{
         {"RLock",
@@ -423,7 +423,7 @@ TEST_CASE("fault: connection cut at every byte of a subscription, of its confirm
             bench.wipe();
             return struck;
         };
-        for (std::size_t byte = 0; cut(ProxyRule::Fault::drop_request, byte) && byte < 100;) byte += one.step;
+        for (std::size_t byte = 0; cut(ProxyRule::Fault::drop_request, byte) && byte < 100;) ++byte;
         std::size_t byte = 0;
         while (cut(ProxyRule::Fault::drop_reply, byte)) byte += one.step;
         if (byte < 60) report.add(one.what + ": replies were not cut");

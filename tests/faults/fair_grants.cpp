@@ -112,10 +112,9 @@ TEST_CASE("a killed waiter at the head of a FairLock's queue costs the next one 
 
 TEST_CASE("a frozen waiter of a FairLock costs the others its offer, once, and does not enter when it goes on") {
     constexpr auto most_cost = 2500ms + (slow_build_factor > 1 ? late : 0ms);
-    auto best = std::chrono::steady_clock::duration::max();
-    auto best_again = std::chrono::steady_clock::duration::max();
+    bool in_time = false;
     // A busy machine gets several rounds.
-    for (int round = 0; round < 10 && (best > most_cost || best_again > 5ms); ++round) {
+    for (int round = 0; round < 10 && !in_time; ++round) {
         Fleet fleet;
         fleet.mine.lock();
         ChildProcess frozen = fleet.start_waiter();
@@ -125,12 +124,11 @@ TEST_CASE("a frozen waiter of a FairLock costs the others its offer, once, and d
         fleet.mine.unlock();
         const auto cost = visit.get() - released;
         CHECK(cost >= 1900ms);
-        best = std::min(best, cost);
         fleet.mine.lock();
         auto next = start_visit(fleet.redis, fleet.theirs);
         const auto again = std::chrono::steady_clock::now();
         fleet.mine.unlock();
-        best_again = std::min(best_again, next.get() - again);
+        in_time = cost <= most_cost && next.get() - again <= 5ms;
         // The message of its grant is still to be read.
         fleet.mine.lock();
         Interval held{1, monotonic_ns(), 0};
@@ -146,8 +144,7 @@ TEST_CASE("a frozen waiter of a FairLock costs the others its offer, once, and d
         CHECK(fleet.history.read().size() == 2);
         CHECK_FALSE(find_overlap(fleet.history.read()));
     }
-    CHECK(best <= most_cost);
-    CHECK(best_again <= 5ms);
+    CHECK(in_time);
 }
 
 TEST_CASE("a waiter of a FairLock whose grant is lost with its connection finds it when it is back") {

@@ -113,9 +113,8 @@ TEST_CASE_TEMPLATE("a killed waiter at the head of the queue costs the next one 
 
 TEST_CASE_TEMPLATE("a frozen waiter costs the others its offer, once, and does not enter when it goes on", L, RLock,
                    FencedLock) {
-    auto best = std::chrono::steady_clock::duration::max();
-    auto best_again = std::chrono::steady_clock::duration::max();
-    for (int round = 0; round < 10 && (best > most_cost || best_again > 5ms); ++round) {
+    bool in_time = false;
+    for (int round = 0; round < 10 && !in_time; ++round) {
         FleetOf<L> fleet;
         L &mine = fleet.mine, &theirs = fleet.theirs;
         mine.lock();
@@ -126,12 +125,11 @@ TEST_CASE_TEMPLATE("a frozen waiter costs the others its offer, once, and does n
         mine.unlock();
         const auto cost = visit.get() - released;
         CHECK(cost >= 1900ms);
-        best = std::min(best, cost);
         mine.lock();
         auto next = start_visit(fleet.redis, fleet.b, theirs);
         const auto again = std::chrono::steady_clock::now();
         mine.unlock();
-        best_again = std::min(best_again, next.get() - again);
+        in_time = cost <= most_cost && next.get() - again <= 5ms;
         // The message of its grant is still to be read.
         mine.lock();
         Interval held{1, monotonic_ns(), 0};
@@ -147,8 +145,7 @@ TEST_CASE_TEMPLATE("a frozen waiter costs the others its offer, once, and does n
         CHECK(fleet.history.read().size() == 2);
         CHECK_FALSE(find_overlap(fleet.history.read()));
     }
-    CHECK(best <= most_cost);
-    CHECK(best_again <= 5ms);
+    CHECK(in_time);
 }
 
 TEST_CASE("a waiter that dies between its grant and the message blocks the others for its offer") {

@@ -70,7 +70,8 @@ public:
         return other;
     }
 
-    /// From now on this is a client of redlatch without grants, which does all on the wire as Redisson does.
+    /// From now on a client of redlatch behind it has no grants, so it does all on the wire as Redisson does. Redisson ignores
+    /// this.
     void do_without_grants() { settings_ = " grants=0"; }
 
 private:

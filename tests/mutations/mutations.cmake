@@ -187,6 +187,12 @@ mutate(poll_beside_the_news lock/local_queue.hpp
     "me.ask_again)"
     "integration/key_watch")
 
+# A writer that asks beside the place, which was told to look, asks again and again.
+mutate(look_is_never_over lock/local_queue.hpp
+    "        if (room_.queue.is_front(me)) place_.asks_elsewhere();\n"
+    ""
+    "unit/read_write_lock")
+
 # The poll of a watched key that finds the lock taken is followed by the next at once.
 mutate(net_poll_without_end lock/watched_key.hpp
     "        if (is_armed() && Clock::now() >= try_again_) disarm();\n"

@@ -64,7 +64,7 @@ public:
     pid_t pid(std::size_t worker) const { return processes_[worker].pid(); }
 
     // Returns the worker that runs in this process.
-    std::optional<std::size_t> worker_of(pid_t process) const {
+    std::optional<std::size_t> worker_in(pid_t process) const {
         for (std::size_t worker = 0; worker < processes_.size(); ++worker)
             if (pid(worker) == process) return worker;
         return std::nullopt;

@@ -152,6 +152,7 @@ void Troublemaker::begin(const PlannedFault& planned) {
 
 void Troublemaker::end_all() {
     end_due(0, true);
+    let_messages_go();
     late_.release();
     admin_.reset();
 }
@@ -160,7 +161,11 @@ void Troublemaker::end_due(std::int64_t now, bool all) {
     for (Active& active : active_) {
         try {
             strike_grantee(active);
-            if (!all && active.due > now) continue;
+        } catch (const std::exception& error) {
+            std::cerr << info(active.planned.kind).name << " did not strike: " << error.what() << std::endl;
+        }
+        if (!all && active.due > now) continue;
+        try {
             switch (info(active.planned.kind).lane) {
                 case Lane::server: end_at_server(active); break;
                 case Lane::network: end_in_network(active); break;
@@ -330,11 +335,10 @@ bool Troublemaker::begin_in_network(const PlannedFault& planned, Active& active)
         case FaultKind::blackhole: proxy.blackhole(true); break;
         case FaultKind::grant_lost:
             proxy.drop_next_messages(1, grant_message, planned.draw % 2 == 0 ? test::Then::close : test::Then::silence);
-            active.before = counts.messages;
             break;
         case FaultKind::grant_late:
             proxy.hold_next_messages(1, grant_message,
-                                     milliseconds{50 + static_cast<std::int64_t>(planned.draw % 1500)});
+                                     milliseconds{50 + static_cast<std::int64_t>(planned.draw % 650)});
             active.before = counts.messages;
             break;
         case FaultKind::one_byte_segments: proxy.trickle(1, 1ms); break;
@@ -378,9 +382,12 @@ void Troublemaker::end_in_network(Active& active) {
             break;
         case FaultKind::blackhole: proxy.blackhole(false); break;
         case FaultKind::grant_lost:
+            fault.bit = proxy.counts().dropped > active.before;
+            proxy.clear_drops_of_messages();
+            break;
         case FaultKind::grant_late:
             fault.bit = proxy.counts().messages > active.before;
-            proxy.clear_message_rules();
+            proxy.clear_timed_holds_of_messages();
             break;
         case FaultKind::one_byte_segments:
         case FaultKind::throttled: proxy.trickle(0, 0ms); break;
@@ -414,7 +421,7 @@ void Troublemaker::strike_grantee(Active& active) {
     if (active.struck || (kind != FaultKind::grantee_killed && kind != FaultKind::grantee_frozen)) return;
     for (test::Proxy& proxy : proxies_) {
         for (const pid_t recipient : proxy.take_recipients()) {
-            const auto worker = crowd_.worker_of(recipient);
+            const auto worker = crowd_.worker_in(recipient);
             if (active.struck || !worker) continue;
             active.struck = worker;
             if (kind == FaultKind::grantee_killed)
@@ -428,7 +435,7 @@ void Troublemaker::strike_grantee(Active& active) {
 
 void Troublemaker::let_messages_go() {
     for (test::Proxy& proxy : proxies_) {
-        proxy.clear_message_rules();
+        proxy.clear_holds_of_messages();
         proxy.release();
     }
 }

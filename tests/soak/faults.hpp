@@ -61,7 +61,7 @@ private:
         std::size_t fault;  // in faults_
         std::int64_t due;
         std::uint64_t before = 0;             // a count from before the fault
-        std::optional<std::size_t> struck{};  // the worker whose grant was held back
+        std::optional<std::size_t> struck{};  // the worker that was killed or frozen
     };
 
     bool begin_at_server(const PlannedFault& planned, Fault& fault);

@@ -125,7 +125,7 @@ inline constexpr std::array fault_kinds{
     FaultInfo{FaultKind::release_held_back, "release_held_back", Lane::late, Cost::time, 300, 600},
     FaultInfo{FaultKind::worker_killed, "worker_killed", Lane::workers, Cost::time, 0, 0},
     FaultInfo{FaultKind::worker_frozen, "worker_frozen", Lane::workers, Cost::time, 50, 3000},
-    // A worker that has been granted a lock, before it has the message.
+    // A worker that has been granted a lock or a permit, before it has the message.
     FaultInfo{FaultKind::grantee_killed, "grantee_killed", Lane::workers, Cost::time, 300, 600},
     FaultInfo{FaultKind::grantee_frozen, "grantee_frozen", Lane::workers, Cost::time, 500, 3000},
 };

@@ -148,8 +148,21 @@ void Proxy::clear_rules() {
     });
 }
 
-void Proxy::clear_message_rules() {
-    thread_->call([this] { message_rules_.clear(); });
+void Proxy::clear_drops_of_messages() {
+    thread_->call([this] {
+        message_rules_.clear_if([](const ProxyRule& rule) { return rule.fault == ProxyRule::Fault::drop_message; });
+    });
+}
+
+void Proxy::clear_timed_holds_of_messages() {
+    thread_->call([this] { message_rules_.clear_if([](const ProxyRule& rule) { return rule.hold_for.has_value(); }); });
+}
+
+void Proxy::clear_holds_of_messages() {
+    thread_->call([this] {
+        message_rules_.clear_if(
+            [](const ProxyRule& rule) { return rule.fault == ProxyRule::Fault::hold_message && !rule.hold_for; });
+    });
 }
 
 void Proxy::delay(std::chrono::milliseconds to_server, std::chrono::milliseconds to_client) {

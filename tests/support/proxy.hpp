@@ -68,8 +68,8 @@ public:
     void hold_next_messages(int count, std::string containing,
                             std::optional<std::chrono::milliseconds> hold_for = std::nullopt);
 
-    /// Returns the processes to which the messages were sent that hold_next_messages() has held back since the last call.
-    /// Only of clients on a unix socket.
+    /// Returns the processes whose messages hold_next_messages() has held back since the last call. Knows only clients on a
+    /// unix socket.
     std::vector<pid_t> take_recipients();
 
     void release();
@@ -82,8 +82,10 @@ public:
     /// Removes all rules for requests, also those that matched a request whose reply is still to come.
     void clear_rules();
 
-    /// Removes all rules for messages.
-    void clear_message_rules();
+    /// Removes the rules for messages that drop one, hold one back for a time, or hold one back until release().
+    void clear_drops_of_messages();
+    void clear_timed_holds_of_messages();
+    void clear_holds_of_messages();
 
     /// From now on delays each message by that time.
     void delay(std::chrono::milliseconds to_server, std::chrono::milliseconds to_client);

@@ -56,6 +56,11 @@ public:
     void add(ProxyRule rule) { rules_.push_back(std::move(rule)); }
     void clear() { rules_.clear(); }
 
+    template <class Condition>
+    void clear_if(Condition condition) {
+        std::erase_if(rules_, condition);
+    }
+
     /// Returns the rule that matches these bytes, if any. The window belongs to one connection. It keeps the last bytes
     /// sent before, as many as a match may need that is split over two reads.
     std::optional<ProxyRule> match(std::string& window, const std::string& bytes) {

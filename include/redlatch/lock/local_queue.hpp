@@ -246,6 +246,7 @@ private:
             }
             co_return answer;
         }
+        if (room_.queue.is_front(me)) place_.asks_elsewhere();
         me.hold = core_.next_number();
         co_return co_await parts_.acquires.ask(lock, request, me.hold, first);
     }

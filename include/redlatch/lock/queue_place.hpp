@@ -132,6 +132,11 @@ public:
     // Returns when the representative has to ask, according to a message since the last question.
     Instant told_at() const noexcept { return told_at_; }
 
+    // The representative asks in another way than at the place. That serves what the place was told by now.
+    void asks_elsewhere() noexcept {
+        if (told_at_ <= Clock::now()) told_at_ = never;
+    }
+
     // "grant <number> <time> <lease> [<token>]" or "look <ms>". Others mean nothing.
     void message(std::string_view payload) {
         const std::string_view what = next_word(payload);

@@ -54,8 +54,8 @@ public:
     // Returns when to try although no news has come.
     Instant try_again() const noexcept { return try_again_; }
 
-    // A try found the lock taken. The one that is made although no news has come is followed by a new read: the server may
-    // have forgotten that it is to tell.
+    // A try found the lock taken. A try at try_again() or later is followed by a new read: the server may have forgotten that
+    // it is to tell.
     void try_failed() noexcept {
         due_ = true;
         if (is_armed() && Clock::now() >= try_again_) disarm();

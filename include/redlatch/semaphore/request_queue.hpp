@@ -46,6 +46,7 @@ struct RequestWaiter : Waiter {
 //   - It holds them back, then lets them pass for as long. Each turn is longer than the one before, up to longest_turn.
 //   - It holds them back again when more is available than it has seen before. So the queue keeps permits for it that
 //     come back piece by piece.
+// One that wants a single permit takes no turns: nobody can want less.
 template <class Want>
 class RequestQueue : public WaitQueue<RequestWaiter<Want>> {
 public:

@@ -56,6 +56,7 @@ struct Party {
         REQUIRE(eventually([&] { return redis.integer("HEXISTS", places_key, id) == 1; }, 20s));
         REQUIRE(eventually([&] { return redis.subscribers(channel + ":" + id) == 1; }, 20s));
         REQUIRE(monitor.take_until("evalsha", id, listens ? 1 : 2, 20s));
+        commands_when_quiet(client);  // it may ask once for each of its two channels
     }
 
     /// Returns the permits; none if it got none in time.
@@ -155,10 +156,12 @@ TEST_CASE("a release takes the permit for the first in the queue, which sends no
         Bench bench;
         bench.b.queue_up(bench.redis, 1);
         const auto commands = bench.b.client.stats().commands;
+        const Stopwatch watch;
         bench.release();
         const Ids ids = bench.b.enters();
         REQUIRE(ids.size() == 1);
         const bool is_silent = bench.b.client.stats().commands == commands;
+        if (watch.within(200ms)) CHECK(is_silent);
         CHECK(bench.redis.integer("GET", "seats") == 0);
         CHECK(bench.redis.integer("EXISTS", queue_key) == 0);
         CHECK(eventually([&] { return bench.redis.integer("EXISTS", places_key) == 0; }, 20s));
@@ -298,8 +301,7 @@ TEST_CASE("a frozen waiter costs the others no more than its grant, a dead one n
         }));
     }
     SUBCASE("dead") {
-        std::chrono::steady_clock::duration best = 1h;
-        CHECK(succeeds_once([&] {
+        CHECK(succeeds_once([] {  // a busy machine may be late
             Bench bench;
             Frozen dead{bench, false};
             bench.b.queue_up(bench.redis, 1);
@@ -307,8 +309,9 @@ TEST_CASE("a frozen waiter costs the others no more than its grant, a dead one n
             const Stopwatch watch;
             bench.release();
             CHECK(bench.b.enters().size() == 1);
-            best = std::min(best, watch.elapsed());
-            return bench.b.client.stats().commands == commands && best <= 5ms;
+            const bool in_time = watch.within(5ms);
+            if (in_time) CHECK(bench.b.client.stats().commands == commands);
+            return in_time;
         }));
     }
 }
@@ -327,10 +330,13 @@ TEST_CASE("a waiter that leaves gives back what was granted to it meanwhile") {
         // As if all had just had the same chance: the client that leaves listens on.
         bench.redis.integer("HSET", places_key, "turn", "0 0 99999999999999");
         const auto commands = bench.b.client.stats().commands;
+        const Stopwatch watch;
         slow.stop.request_stop();
         CHECK(slow.visit.get().empty());
         CHECK(bench.b.enters().size() == 1);
-        return bench.b.client.stats().commands == commands;
+        const bool is_silent = bench.b.client.stats().commands == commands;
+        if (watch.within(200ms)) CHECK(is_silent);
+        return is_silent;
     }));
 }
 
@@ -450,9 +456,12 @@ TEST_CASE("nothing is granted for a while after somebody was refused who saw a p
         // As if all had just had the same chance.
         bench.redis.integer("HSET", places_key, "turn", "0 1 99999999999999");
         const auto commands_of_c = bench.c.client.stats().commands;
+        const Stopwatch watch;
         bench.a.seats.add_permits(1);
         CHECK(bench.c.enters().size() == 1);
-        return bench.c.client.stats().commands == commands_of_c;
+        const bool is_silent = bench.c.client.stats().commands == commands_of_c;
+        if (watch.within(200ms)) CHECK(is_silent);
+        return is_silent;
     }));
 }
 

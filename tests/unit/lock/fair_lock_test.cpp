@@ -312,7 +312,7 @@ TEST_CASE("a refresh names at most a hundred waiters, and refreshes end with the
     CHECK_FALSE(words(101));
     for (Taker& taker : takers) taker.stop.request_stop();
     for (Taker& taker : takers) taker.finish();
-    REQUIRE(bench.redis.publish("another channel"));  // one that was being sent has been
+    REQUIRE(bench.redis.publish("another channel"));  // a refresh that was under way has been sent by then
     const std::size_t refreshes = bench.redis.count("fair refresh");
     CHECK_FALSE(eventually([&] { return bench.redis.count("fair refresh") > refreshes; }, 100ms));
 }

@@ -411,6 +411,25 @@ TEST_CASE("a write hold with an expired lease is released, unlike a read hold, b
     CHECK(bench.redis.count("read give up") == 0);
 }
 
+// It asks beside the place of the process, which had been told to ask by then.
+TEST_CASE("a writer that waits as a reader behind one that was told to look asks once at that time") {
+    Bench bench;
+    bench.redis.always("read acquire", array({number(30'000), number(0)}));
+    bench.lock.lock();
+    std::stop_source stop;
+    auto other = elsewhere([&] { return bench.lock.try_lock_shared_for(60s, stop.get_token()); });
+    auto leaves = elsewhere([&] {
+        if (!eventually([&] { return bench.client.stats().waiting == 2; })) return false;
+        const bool is_told = bench.redis.publish(channel + ":" + bench.client.id(), "look 300");
+        stop.request_stop();
+        return is_told && !other.get();
+    });
+    CHECK_FALSE(bench.lock.try_lock_shared_for(1500ms));
+    CHECK(leaves.get());
+    CHECK(bench.redis.count("read acquire") < 20);
+    bench.lock.unlock();
+}
+
 TEST_CASE("a waiting writer with preference announces itself, and withdraws that when it gives up") {
     Bench bench({}, {.writer_preference = true});
     bench.redis.always("write acquire", number(30'000));

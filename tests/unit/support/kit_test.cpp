@@ -500,7 +500,11 @@ TEST_CASE("a proxy's rule for messages holds one back or drops it, and tells who
     }
     SUBCASE("a rule that is removed does nothing") {
         proxy.hold_next_messages(1, "needle");
-        proxy.clear_message_rules();
+        proxy.hold_next_messages(1, "needle", 60s);
+        proxy.drop_next_messages(1, "needle");
+        proxy.clear_holds_of_messages();
+        proxy.clear_timed_holds_of_messages();
+        proxy.clear_drops_of_messages();
         send("needle");
         CHECK(receives("+first1\r\n+needle\r\n+needle\r\n"));
     }
