@@ -292,67 +292,42 @@ TEST_CASE("fault: connection cut at every byte of a renewal") {
     CHECK(report.cuts >= 160);
 }
 
+namespace {
+
+struct Waits {
+    std::string what;
+    std::function<void(CutBench&, const std::string&)> block;    // bypasses the proxy
+    std::function<bool(CutBench&, const std::string&)> wait;     // goes through the proxy
+    std::function<void(CutBench&, const std::string&)> unblock;  // bypasses the proxy
+    std::size_t step = 1;  // between the bytes of replies and messages at which they are cut
+};
+
+// Waits for a lock that another client holds.
+template <class L>
+Waits waits_for(std::string lock) {
+    return {std::move(lock),
+            [](CutBench& b, const std::string& n) {
+                L{b.near, n}.lock();
+            },
+            [](CutBench& b, const std::string& n) {
+                L lock{b.far, n};
+                const bool held = lock.try_lock_for(4s);
+                if (held) lock.unlock();
+                return held;
+            },
+            [](CutBench& b, const std::string& n) {
+                L{b.near, n}.unlock();
+            }};
+}
+
+}  // namespace
+
 TEST_CASE("fault: connection cut at every byte of a subscription, of its confirmation and of the message") {
-    struct Waits {
-        std::string what;
-        std::function<void(CutBench&, const std::string&)> block;    // bypasses the proxy
-        std::function<bool(CutBench&, const std::string&)> wait;     // goes through the proxy
-        std::function<void(CutBench&, const std::string&)> unblock;  // bypasses the proxy
-        std::size_t step = 1;  // between the bytes of replies and messages at which they are cut
-    };
     const std::vector<Waits> all{
-        {"RLock",
-         [](CutBench& b, const std::string& n) {
-             RLock{b.near, n}.lock();
-         },
-         [](CutBench& b, const std::string& n) {
-             RLock lock{b.far, n};
-             const bool held = lock.try_lock_for(4s);
-             if (held) lock.unlock();
-             return held;
-         },
-         [](CutBench& b, const std::string& n) {
-             RLock{b.near, n}.unlock();
-         }},
-        {"FairLock",
-         [](CutBench& b, const std::string& n) {
-             FairLock{b.near, n}.lock();
-         },
-         [](CutBench& b, const std::string& n) {
-             FairLock lock{b.far, n};
-             const bool held = lock.try_lock_for(4s);
-             if (held) lock.unlock();
-             return held;
-         },
-         [](CutBench& b, const std::string& n) {
-             FairLock{b.near, n}.unlock();
-         }},
-        {"FencedLock",
-         [](CutBench& b, const std::string& n) {
-             FencedLock{b.near, n}.lock();
-         },
-         [](CutBench& b, const std::string& n) {
-             FencedLock lock{b.far, n};
-             const bool held = lock.try_lock_for(4s);
-             if (held) lock.unlock();
-             return held;
-         },
-         [](CutBench& b, const std::string& n) {
-             FencedLock{b.near, n}.unlock();
-         }},
-        {"ReadWriteLock, writer",
-         [](CutBench& b, const std::string& n) {
-             ReadWriteLock{b.near, n}.lock();
-         },
-         [](CutBench& b, const std::string& n) {
-             ReadWriteLock lock{b.far, n};
-             const bool held = lock.try_lock_for(4s);
-             if (held) lock.unlock();
-             return held;
-         },
-         [](CutBench& b, const std::string& n) {
-             ReadWriteLock{b.near, n}.unlock();
-         }},
+        waits_for<RLock>("RLock"),
+        waits_for<FairLock>("FairLock"),
+        waits_for<FencedLock>("FencedLock"),
+        waits_for<ReadWriteLock>("ReadWriteLock, writer"),
         {"ReadWriteLock, reader",
          [](CutBench& b, const std::string& n) {
              ReadWriteLock{b.near, n}.lock();
