@@ -3,6 +3,11 @@
 // Cuts the connection at every byte of work that no single call sends and waits for: hand-overs, renewals,
 // subscriptions and their messages. Also cuts calls that get no second chance, whose outcome is settled only
 // afterwards.
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <utility>
+
 #include "faults/cut_kit.hpp"
 
 using namespace redlatch;
@@ -304,8 +309,8 @@ struct Waits {
 
 // Waits for a lock that another client holds.
 template <class L>
-Waits waits_for(std::string lock) {
-    return {std::move(lock),
+Waits waits_for(std::string what) {
+    return {std::move(what),
             [](CutBench& b, const std::string& n) {
                 L{b.near, n}.lock();
             },
