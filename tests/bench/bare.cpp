@@ -49,6 +49,15 @@ struct Wire {
     const RLockProtocol protocol;
 };
 
+const std::string compare_and_delete =
+    "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('del', KEYS[1]) or 0";
+
+/// Returns the digest of the script.
+std::string load(Connection& connection, std::string script) {
+    Words words{{"SCRIPT", "LOAD", std::move(script)}};
+    return connection.call(words)->str;
+}
+
 void check_acquired(const redisReply& reply) {
     if (reply.type != REDIS_REPLY_NIL) throw std::runtime_error("a bare lock was taken already");
 }
@@ -102,10 +111,8 @@ BareScripts::BareScripts(const std::string& name, std::size_t thread)
     : acquire(Wire(name).acquire(thread)), release(Wire(name).release(thread)) {}
 
 void load_scripts(Connection& connection) {
-    for (const Script& script : {RLockProtocol::queue_scripts.acquire, RLockProtocol::queue_scripts.release}) {
-        Words load{{"SCRIPT", "LOAD", script.text()}};
-        connection.call(load);
-    }
+    for (const Script& script : {RLockProtocol::queue_scripts.acquire, RLockProtocol::queue_scripts.release})
+        load(connection, script.text());
 }
 
 BareLock::BareLock(const std::string& url, const std::string& name, std::size_t thread)
@@ -115,18 +122,6 @@ BareLock::BareLock(const std::string& url, const std::string& name, std::size_t 
 
 void BareLock::lock() { check_acquired(*connection_.call(scripts_.acquire)); }
 void BareLock::unlock() { check_released(*connection_.call(scripts_.release)); }
-
-namespace {
-
-const std::string compare_and_delete =
-    "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('del', KEYS[1]) or 0";
-
-std::string load(Connection& connection, const std::string& script) {
-    Words words{{"SCRIPT", "LOAD", script}};
-    return connection.call(words)->str;
-}
-
-}  // namespace
 
 HandmadeLock::HandmadeLock(const std::string& url, const std::string& name, std::size_t thread)
     : connection_(url),

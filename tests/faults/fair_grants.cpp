@@ -9,9 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "faults/fault_kit.hpp"
-#include "support/history.hpp"
-#include "support/shared_memory.hpp"
+#include "faults/grant_kit.hpp"
 #include "support/temp_dir.hpp"
 
 using namespace redlatch;
@@ -22,26 +20,7 @@ namespace {
 const std::string queue = "redisson_lock_queue:{orders}";
 const std::string channels = "redisson_lock__channel:{orders}:";
 
-struct Shared {
-    std::atomic<int> entered{0};
-    std::atomic<bool> may_leave{false};
-};
-
-const Role waiter_role{"fair grants: waiter", [](std::span<const std::string> args) {
-                           auto shared = SharedMemory<Shared>::open(args[1]);
-                           const HistoryFile history{args[2]};
-                           Client client{args[0], unhurried()};
-                           FairLock orders{client, "orders"};
-                           orders.lock();
-                           ++shared->entered;
-                           Interval mine{2, monotonic_ns(), 0};
-                           eventually([&] { return shared->may_leave.load(); }, 60s);
-                           mine.until = std::min(monotonic_ns(), monotonic_ns(orders.valid_until()));
-                           history.append(mine);
-                           std::error_code ec;
-                           orders.unlock(ec);
-                           return 0;
-                       }};
+const Role waiter_role{"fair grants: waiter", wait_for_grant<FairLock>};
 
 // Returns true once the last of so many waiters can be granted the lock: it listens, and has said so.
 bool is_ready(RawRedis& redis, long long waiters) {

@@ -9,11 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "faults/fault_kit.hpp"
+#include "faults/grant_kit.hpp"
 #include "support/grants.hpp"
-#include "support/history.hpp"
-#include "support/plain_counter.hpp"
-#include "support/shared_memory.hpp"
 #include "support/temp_dir.hpp"
 
 using namespace redlatch;
@@ -27,28 +24,6 @@ const std::string queue_key = "redlatch_lock_queue:{orders}";
 constexpr auto most_cost = 2500ms + (slow_build_factor > 1 ? late : 0ms);
 constexpr int most_rounds = 3;
 
-struct Shared {
-    std::atomic<int> entered{0};
-    std::atomic<bool> may_leave{false};
-    PlainCounter counter;
-};
-
-template <class L>
-int wait_for_grant(std::span<const std::string> args) {
-    auto shared = SharedMemory<Shared>::open(args[1]);
-    const HistoryFile history{args[2]};
-    Client client{args[0], unhurried()};
-    L orders{client, "orders"};
-    orders.lock();
-    ++shared->entered;
-    Interval mine{2, monotonic_ns(), 0};
-    eventually([&] { return shared->may_leave.load(); }, 60s);
-    mine.until = std::min(monotonic_ns(), monotonic_ns(orders.valid_until()));
-    history.append(mine);
-    std::error_code ec;
-    orders.unlock(ec);
-    return 0;
-}
 const Role waiter_role{"grants: waiter", wait_for_grant<RLock>};
 const Role fenced_waiter_role{"grants: fenced waiter", wait_for_grant<FencedLock>};
 

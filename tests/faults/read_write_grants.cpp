@@ -11,9 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "faults/fault_kit.hpp"
-#include "support/history.hpp"
-#include "support/shared_memory.hpp"
+#include "faults/grant_kit.hpp"
+#include "support/read_side.hpp"
 #include "support/temp_dir.hpp"
 
 using namespace redlatch;
@@ -24,29 +23,8 @@ namespace {
 const std::string queue_key = "redlatch_rwlock_queue:{orders}";
 const std::string channel = "redisson_rwlock:{orders}";
 
-struct Shared {
-    std::atomic<int> entered{0};
-    std::atomic<bool> may_leave{false};
-};
-
-const Role waiter_role{"read-write grants: waiter", [](std::span<const std::string> args) {
-                           auto shared = SharedMemory<Shared>::open(args[1]);
-                           const HistoryFile history{args[2]};
-                           const bool writes = args[3] == "write";
-                           Client client{args[0], unhurried()};
-                           ReadWriteLock orders{client, "orders"};
-                           writes ? orders.lock() : orders.lock_shared();
-                           ++shared->entered;
-                           Interval mine{2, monotonic_ns(), 0};
-                           eventually([&] { return shared->may_leave.load(); }, 60s);
-                           const Instant until =
-                               writes ? orders.write_lock().valid_until() : orders.read_lock().valid_until();
-                           mine.until = std::min(monotonic_ns(), monotonic_ns(until));
-                           history.append(mine);
-                           std::error_code ec;
-                           writes ? orders.unlock(ec) : orders.unlock_shared(ec);
-                           return 0;
-                       }};
+const Role writer_role{"read-write grants: write", wait_for_grant<ReadWriteLock>};
+const Role reader_role{"read-write grants: read", wait_for_grant<ReadSide>};
 
 // Waits until so many places are in the queue, and so many waiters, or more by a given number, listen to their grants.
 bool are_queued(RawRedis& redis, long long count, long long more_listen = 0) {
@@ -79,7 +57,7 @@ struct Fleet {
     ChildProcess start_waiter(const std::string& side) {
         const long long before = redis.integer("LLEN", queue_key);
         ChildProcess process =
-            spawn_self("read-write grants: waiter", {server.url(), dir.file("shared"), dir.file("history"), side});
+            spawn_self("read-write grants: " + side, {server.url(), dir.file("shared"), dir.file("history")});
         REQUIRE(are_queued(redis, before + 1));
         return process;
     }

@@ -15,6 +15,7 @@
 
 #include "integration/rlock_helpers.hpp"
 #include "support/command_monitor.hpp"
+#include "support/read_side.hpp"
 #include "support/redis_server.hpp"
 #include "support/start.hpp"
 #include "support/wait.hpp"
@@ -62,33 +63,18 @@ long long sent_while_waiting(const std::function<std::function<void()>(Client&)>
     return sent;
 }
 
-template <class Lock>
+template <class Wanted, class Held = Wanted>
 long long sent_while_waiting_for(std::chrono::seconds time) {
     return sent_while_waiting(
         [](Client& client) {
-            auto lock = std::make_shared<Lock>(client, "orders");
+            auto lock = std::make_shared<Held>(client, "orders");
             lock->lock();
             return [lock] { lock->unlock(); };
         },
         [](Client& client) {
-            Lock lock{client, "orders"};
+            Wanted lock{client, "orders"};
             lock.lock();
             lock.unlock();
-        },
-        time);
-}
-
-long long sent_while_readers_wait(std::chrono::seconds time) {
-    return sent_while_waiting(
-        [](Client& client) {
-            auto lock = std::make_shared<ReadWriteLock>(client, "orders");
-            lock->lock();
-            return [lock] { lock->unlock(); };
-        },
-        [](Client& client) {
-            ReadWriteLock lock{client, "orders"};
-            lock.lock_shared();
-            lock.unlock_shared();
         },
         time);
 }
@@ -133,7 +119,7 @@ TEST_CASE("20 threads of a process send nothing while they wait for 10 s, but fo
         {"FencedLock", sent_while_waiting_for<FencedLock>, 0},
         {"FairLock", sent_while_waiting_for<FairLock>, 7},
         {"ReadWriteLock, writers", sent_while_waiting_for<ReadWriteLock>, 0},
-        {"ReadWriteLock, readers", sent_while_readers_wait, 0},
+        {"ReadWriteLock, readers", sent_while_waiting_for<ReadSide, ReadWriteLock>, 0},
         {"Mutex", sent_while_waiting_for<Mutex>, 9, 25s, 1},
         {"SpinLock", sent_while_waiting_for<SpinLock>, 9, 25s, 1},
         {"Semaphore", sent_while_waiting_for_permits<Semaphore>, 2},

@@ -396,7 +396,7 @@ private:
             doomed->cpp.kill();
             if (row.kills == Kills::one_of_each) doomed->java.kill();
         }
-        const std::size_t killed = row.kills == Kills::none ? 0 : row.kills == Kills::cpp ? 1 : 2;
+        const std::size_t killed = static_cast<std::size_t>(row.kills);
         const std::size_t survivors = adding.size() - killed;
         Part parts[2];  // Java, C++
         for (std::size_t i = 0; i < survivors; ++i) {

@@ -65,8 +65,9 @@ public:
     /// Returns the same thread with another primitive on this name, or on another.
     Actor as(std::string kind) const { return as(std::move(kind), name_); }
     Actor as(std::string kind, std::string name) const {
-        Actor other{*remote_, thread_, std::move(kind), std::move(name)};
-        other.settings_ = settings_;
+        Actor other = *this;
+        other.kind_ = std::move(kind);
+        other.name_ = std::move(name);
         return other;
     }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,8 @@ struct Row {
     std::string note = {};  // one line, if Redisson deviates and that is accepted
 };
 
-/// Which processes of a crowd are killed half-way.
-enum class Kills { none, cpp, one_of_each };
+/// Which processes of a crowd are killed half-way, as how many they are.
+enum class Kills : std::size_t { none = 0, cpp = 1, one_of_each = 2 };
 
 /// A row with one cell. Both languages at once add to a plain counter, each pair with the next kind of `add`. Others
 /// read it with `look`, if that is not empty. In a soak, no language may wait `most_unfair` times as long as the other.

@@ -383,11 +383,12 @@ void Troublemaker::end_in_network(Active& active) {
         case FaultKind::blackhole: proxy.blackhole(false); break;
         case FaultKind::grant_lost:
             fault.bit = proxy.counts().dropped > active.before;
-            proxy.clear_drops_of_messages();
+            proxy.clear_message_rules(
+                [](const auto& rule) { return rule.fault == test::ProxyRule::Fault::drop_message; });
             break;
         case FaultKind::grant_late:
             fault.bit = proxy.counts().messages > active.before;
-            proxy.clear_timed_holds_of_messages();
+            proxy.clear_message_rules([](const auto& rule) { return rule.hold_for.has_value(); });
             break;
         case FaultKind::one_byte_segments:
         case FaultKind::throttled: proxy.trickle(0, 0ms); break;
@@ -435,7 +436,8 @@ void Troublemaker::strike_grantee(Active& active) {
 
 void Troublemaker::let_messages_go() {
     for (test::Proxy& proxy : proxies_) {
-        proxy.clear_holds_of_messages();
+        proxy.clear_message_rules(
+            [](const auto& rule) { return rule.fault == test::ProxyRule::Fault::hold_message && !rule.hold_for; });
         proxy.release();
     }
 }

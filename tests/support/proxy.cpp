@@ -148,21 +148,8 @@ void Proxy::clear_rules() {
     });
 }
 
-void Proxy::clear_drops_of_messages() {
-    thread_->call([this] {
-        message_rules_.clear_if([](const ProxyRule& rule) { return rule.fault == ProxyRule::Fault::drop_message; });
-    });
-}
-
-void Proxy::clear_timed_holds_of_messages() {
-    thread_->call([this] { message_rules_.clear_if([](const ProxyRule& rule) { return rule.hold_for.has_value(); }); });
-}
-
-void Proxy::clear_holds_of_messages() {
-    thread_->call([this] {
-        message_rules_.clear_if(
-            [](const ProxyRule& rule) { return rule.fault == ProxyRule::Fault::hold_message && !rule.hold_for; });
-    });
+void Proxy::clear_message_rules(const std::function<bool(const ProxyRule&)>& which) {
+    thread_->call([&] { message_rules_.clear_if(which); });
 }
 
 void Proxy::delay(std::chrono::milliseconds to_server, std::chrono::milliseconds to_client) {
@@ -320,12 +307,8 @@ void Proxy::strike(Connection& connection, const ProxyRule& rule, std::string& b
         case ProxyRule::Fault::hold_reply: connection.down.held_until = until(rule); break;
         case ProxyRule::Fault::drop_reply: connection.drop_reply = rule; break;
         case ProxyRule::Fault::drop_request:
-            ++counts_.dropped;
             bytes.resize(rule.then == Then::silence ? 0 : std::min(bytes.size(), rule.bytes));
-            if (rule.then == Then::silence)
-                connection.up.silent = true;
-            else
-                drain(connection);
+            end_after_drop(connection, connection.up, rule.then);
             break;
         case ProxyRule::Fault::drop_message:
         case ProxyRule::Fault::hold_message: break;  // see strike_message()
@@ -339,10 +322,14 @@ void Proxy::strike_message(Connection& connection, const ProxyRule& rule, std::s
         if (const pid_t recipient = peer_of(connection.client); recipient > 0) recipients_.push_back(recipient);
         return;
     }
-    ++counts_.dropped;
     bytes.clear();
-    if (rule.then == Then::silence)
-        connection.down.silent = true;
+    end_after_drop(connection, connection.down, rule.then);
+}
+
+void Proxy::end_after_drop(Connection& connection, Direction& direction, Then then) {
+    ++counts_.dropped;
+    if (then == Then::silence)
+        direction.silent = true;
     else
         drain(connection);
 }
@@ -355,12 +342,8 @@ void Proxy::from_server(Connection& connection) {
         const std::size_t passed = rule.then == Then::silence ? 0 : std::min(bytes.size(), rule.bytes);
         rule.bytes -= passed;
         if (rule.then == Then::silence || rule.bytes == 0) {
-            ++counts_.dropped;
             bytes.resize(passed);
-            if (rule.then == Then::silence)
-                connection.down.silent = true;
-            else
-                drain(connection);
+            end_after_drop(connection, connection.down, rule.then);
             connection.drop_reply.reset();
         }
     }

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <optional>
 #include <string>
@@ -82,10 +83,8 @@ public:
     /// Removes all rules for requests, also those that matched a request whose reply is still to come.
     void clear_rules();
 
-    /// Removes the rules for messages that drop one, hold one back for a time, or hold one back until release().
-    void clear_drops_of_messages();
-    void clear_timed_holds_of_messages();
-    void clear_holds_of_messages();
+    /// Removes the rules for messages for which `which` returns true.
+    void clear_message_rules(const std::function<bool(const ProxyRule&)>& which);
 
     /// From now on delays each message by that time.
     void delay(std::chrono::milliseconds to_server, std::chrono::milliseconds to_client);
@@ -131,6 +130,9 @@ private:
     void from_server(Connection& connection);
 
     void strike_message(Connection& connection, const ProxyRule& rule, std::string& bytes);
+
+    /// Counts a dropped message. Nothing follows it.
+    void end_after_drop(Connection& connection, Direction& direction, Then then);
 
     void push(Direction& direction, std::string bytes, std::chrono::milliseconds delay, std::size_t piece);
 

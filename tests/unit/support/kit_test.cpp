@@ -502,9 +502,8 @@ TEST_CASE("a proxy's rule for messages holds one back or drops it, and tells who
         proxy.hold_next_messages(1, "needle");
         proxy.hold_next_messages(1, "needle", 60s);
         proxy.drop_next_messages(1, "needle");
-        proxy.clear_holds_of_messages();
-        proxy.clear_timed_holds_of_messages();
-        proxy.clear_drops_of_messages();
+        proxy.clear_message_rules([](const ProxyRule& rule) { return rule.fault == ProxyRule::Fault::drop_message; });
+        proxy.clear_message_rules([](const ProxyRule& rule) { return rule.fault == ProxyRule::Fault::hold_message; });
         send("needle");
         CHECK(receives("+first1\r\n+needle\r\n+needle\r\n"));
     }
