@@ -563,8 +563,10 @@ concept Subscribes = requires(T& t, const std::string& channel, Listener& listen
 };
 
 // route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the
-// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. In lower case, "publish", it tells
-// that subscribers may be at another node than the script, which then cannot count them: locks are not granted.
+// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. Its letters tell whom a script can
+// count. "Publish": this transport subscribes at the node that serves the key, and others may listen at other nodes. They
+// are not counted, so all are told of every grant, and get a turn after some. "publish": this one may do so, too, so it is
+// granted nothing.
 template <class T>
 concept Routes = requires(T& t, std::string_view key) {
     { t.route(key) } -> std::convertible_to<std::uint32_t>;
@@ -9959,6 +9961,9 @@ public:
 
     explicit PubSubRequests(bool sharded) : sharded_(sharded) {}
 
+    bool is_sharded() const noexcept { return sharded_; }
+    void use_classic() noexcept { sharded_ = false; }
+
     // Appends the query for the number by which the server knows the connection. Its refusal is one of this channel.
     void append_id_query(std::string& out, const std::string& channel, Instant now) {
         append_command(out, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});
@@ -10187,9 +10192,10 @@ public:
     // What is subscribed to.
     enum class Channels {
         classic,
-        // Those of one node of a cluster, which may move to another node at any time. A channel that is reported to the
-        // listener as interrupted() is forgotten here. It must be subscribed again, perhaps elsewhere.
-        sharded,
+        // Those of one node of a cluster, which may move to another node at any time. They are sharded channels until
+        // use_classic(). A channel that is reported to the listener as interrupted() is forgotten here. It must be
+        // subscribed again, perhaps elsewhere.
+        of_node,
         // The one on which the server names changed keys to connections that redirect this to client_id(). The connection
         // asks for that number before it subscribes. A message is reported once for each key, or with an empty text for
         // all.
@@ -10205,10 +10211,10 @@ public:
           timeout_(timeout),
           ping_interval_(ping_interval),
           wake_(std::move(wake)),
-          sharded_(channels == Channels::sharded),
+          is_of_node_(channels == Channels::of_node),
           identifies_(channels == Channels::invalidations),
           answers_(std::move(answers)),
-          requests_(sharded_) {}
+          requests_(is_of_node_) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
@@ -10232,6 +10238,10 @@ public:
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
+
+    // Whether the channels of this node are sharded. They may be changed to classic ones before the first subscribe().
+    bool is_sharded() const noexcept { return requests_.is_sharded(); }
+    void use_classic() noexcept { requests_.use_classic(); }
 
     // Returns when the serving thread must call serve().
     Duty duty() {
@@ -10469,8 +10479,8 @@ private:
             if (channels.front() == PubSubRequests::no_channel) return true;
             if (channels.size() > 1) {
                 request_each(channels);
-            } else if (!sharded_ || wanted_.contains(channels.front())) {
-                // SUNSUBSCRIBE is refused too if the slot has moved: that is not reported.
+            } else if (!is_of_node_ || wanted_.contains(channels.front())) {
+                // A channel that has moved is not wanted here. SUNSUBSCRIBE is refused, too.
                 listener.refused(channels.front(), reply);
             }
             return true;
@@ -10483,22 +10493,22 @@ private:
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
         const std::string& what = reply.elements[0].text;
         const std::string& channel = reply.elements[1].text;
-        if (what == (sharded_ ? "smessage" : "message")) {
+        if (what == (is_sharded() ? "smessage" : "message")) {
             const Reply& payload = reply.elements[2];
             if (payload.kind != Reply::Kind::array) listener.message(channel, payload.text);
             for (const Reply& key : payload.elements) listener.message(channel, key.text);
-        } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
+        } else if (what == (is_sharded() ? "ssubscribe" : "subscribe")) {
             answered_at_ = Clock::now();
             const bool is_news = requests_.subscribed(channel);
             subscribed_id_ = id_;
             if (is_news) listener.subscribed(channel);
-        } else if (sharded_ && what == "sunsubscribe") {
+        } else if (is_sharded() && what == "sunsubscribe") {
             if (!requests_.unsubscribed(channel) && wanted_.contains(channel)) {
                 forget(channel);
                 listener.interrupted(channel);
             }
         } else {
-            return !sharded_ && what == "unsubscribe";
+            return !is_sharded() && what == "unsubscribe";
         }
         return true;
     }
@@ -10520,7 +10530,7 @@ private:
             const std::lock_guard lock(mutex_);
             next_attempt_ = Clock::now() + backoff_.next();
         }
-        if (!sharded_) return listener.disconnected();
+        if (!is_of_node_) return listener.disconnected();
         for (std::string channel = wanted_.any(); !channel.empty(); channel = wanted_.any()) {
             listener.interrupted(channel);
             forget(channel);
@@ -10531,7 +10541,7 @@ private:
     const Milliseconds timeout_;
     const Milliseconds ping_interval_;
     const std::function<void()> wake_;
-    const bool sharded_;
+    const bool is_of_node_;
     const bool identifies_;
     const std::function<void()> answers_;
     std::mutex serving_;
@@ -10913,12 +10923,8 @@ public:
         return node && (node->is_seed || node->is_listed) ? node : nullptr;
     }
 
-    // Returns the node that most probably answers: preferably not silent, then serving slots.
-    std::shared_ptr<Node> likeliest_node() const {
-        return first_by([](const Node& node) { return std::tuple(node.is_silent, !node.serves); });
-    }
-
-    // Likewise, and among equals the one queried longest ago.
+    // Returns the node that most probably answers: preferably not silent, then serving slots, then the one queried longest
+    // ago.
     std::shared_ptr<Node> node_to_query() const {
         return first_by([](const Node& node) { return std::tuple(node.is_silent, !node.serves, node.queried); });
     }
@@ -11055,9 +11061,9 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One node of a cluster: a connection for commands, one for sharded subscriptions and two that track keys, opened on
-// first use. Commands that
-// are sent together use a connection of their own until they are answered, because they may wait for replicas.
+// One node of a cluster: a connection for commands, one for subscriptions and two that track keys, opened on first use.
+// Commands that are sent together use a connection of their own until they are answered, because they may wait for
+// replicas.
 //
 // The connections are thread-safe. The other fields, SlotMapNode's too, are guarded by the mutex of the ClusterTopology.
 class ClusterNode : public SlotMapNode, public std::enable_shared_from_this<ClusterNode> {
@@ -11171,7 +11177,7 @@ public:
     CommandConnection shared = make_connection();
     OwnConnections own{[this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
     PubSubConnection subscriber{
-        opener(),          timeout_, request_poll_, PubSubConnection::Channels::sharded, [this] { answers(); },
+        opener(),          timeout_, request_poll_, PubSubConnection::Channels::of_node, [this] { answers(); },
         url_.ping_interval};
     KeyTracker tracker{url_, opener(), timeout_, request_poll_, [this] { answers(); }};
     std::atomic<bool> is_down{false};  // the node reports that it is down; read without the mutex, too
@@ -11335,11 +11341,6 @@ public:
         doubt_until_ = now + doubt_lasts_;
     }
 
-    // Opens a connection for classic channels: any node will do.
-    std::optional<Reply> open_any(Connection& connection, Instant deadline) {
-        return any_node()->open(connection, deadline);
-    }
-
     // --- the serving thread -----------------------------------------------------------------------------------
 
     // Drops the nodes that have left the cluster. Returns false if one of them is still connecting: try again later.
@@ -11372,11 +11373,6 @@ public:
 
 private:
     static constexpr Milliseconds quiet{1000};
-
-    NodePtr any_node() const {
-        const Lock held = lock();
-        return map_.likeliest_node();
-    }
 
     void tried(Node& node, bool reached) {
         {
@@ -11485,30 +11481,26 @@ private:
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The subscriptions of a Cluster. A sharded channel is subscribed at the node that serves its slot, on the connection of
-// that node. All classic channels are on one connection to any node.
+// The subscriptions of a Cluster. A channel is subscribed at the node that serves its slot, on the connection of that
+// node. Messages to a classic channel reach every node, but only there can the script that publishes count who listens, and
+// a lock is granted to nobody else.
 //
-// The mutex of the topology guards the members, except the connection, which is thread-safe.
+// The mutex of the topology guards the members.
 class ClusterChannels {
     using Lock = ClusterTopology::Lock;
     using Node = ClusterTopology::Node;
 
 public:
-    ClusterChannels(ClusterTopology& topology, Milliseconds timeout, Milliseconds ping_interval)
-        : topology_(topology),
-          classic_(
-              [this](Connection& connection, Instant deadline) { return topology_.open_any(connection, deadline); },
-              timeout, [this] { topology_.request_poll(); }, PubSubConnection::Channels::classic, nullptr,
-              ping_interval) {}
+    explicit ClusterChannels(ClusterTopology& topology) : topology_(topology) {}
 
     // The node that serves the channel, and whether channels are sharded, may be unknown here: run() subscribes later.
     void subscribe(const std::string& channel) {
@@ -11516,8 +11508,6 @@ public:
             const Lock lock = topology_.lock();
             Channel& entry = channels_[channel];
             entry.slot = key_slot(channel);
-            entry.is_classic = topology_.sharded(lock) == false;
-            if (entry.is_classic) classic_.subscribe(channel);
             // A repeated subscribe(): the server has refused the channel for the moment.
             if (entry.at) entry.at->subscriber.subscribe(channel);
             unplaced_ = true;
@@ -11531,19 +11521,19 @@ public:
             const auto entry = channels_.find(channel);
             if (entry == channels_.end()) return;
             if (entry->second.at) entry->second.at->subscriber.unsubscribe(channel);
-            if (entry->second.is_classic) classic_.unsubscribe(channel);
             channels_.erase(entry);
         }
         topology_.request_poll();
     }
 
-    // Returns the command that scripts publish with, in lower case for channels of all nodes: see Routes. While that is unknown, queries the nodes for a short time, then
-    // returns that, too.
+    // Returns the command that scripts publish with. While that is unknown, queries the nodes for a short time, then
+    // returns the one in lower case: see Routes.
     std::string_view publish_command() {
         Lock lock = topology_.lock();
         const Instant deadline = Clock::now() + topology_.patience();
         while (!topology_.sharded(lock) && Clock::now() < deadline) topology_.query_or_wait(lock, deadline);
-        return topology_.sharded(lock).value_or(false) ? "SPUBLISH" : "publish";
+        const std::optional<bool> sharded = topology_.sharded(lock);
+        return !sharded ? "publish" : *sharded ? "SPUBLISH" : "Publish";
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
@@ -11562,49 +11552,43 @@ public:
         placed_after_ = topology_.placement(lock);
         place_again_ = never;
         topology_.request_poll();  // the next round sends the changes made here
-        for (auto& [name, channel] : channels_) {
-            if (*topology_.sharded(lock))
-                place_sharded(lock, name, channel, now, interrupted);
-            else if (!std::exchange(channel.is_classic, true))
-                classic_.subscribe(name);
-        }
+        for (auto& [name, channel] : channels_) place(lock, name, channel, now, interrupted);
         return interrupted;
     }
 
-    PubSubConnection& classic() noexcept { return classic_; }
-
     void serve(ClusterNode& node, Listener& listener, Instant limit) {
-        ShardListener shard(*this, node, listener);
-        node.subscriber.serve(shard, limit);
+        NodeListener of_node(*this, node, listener);
+        node.subscriber.serve(of_node, limit);
     }
 
     // Called for a node that serves no slots any more.
     void leave(ClusterNode& node, Listener& listener) {
-        ShardListener shard(*this, node, listener);
-        node.subscriber.leave_before(std::numeric_limits<std::uint64_t>::max(), shard);
+        NodeListener of_node(*this, node, listener);
+        node.subscriber.leave_before(std::numeric_limits<std::uint64_t>::max(), of_node);
     }
 
 private:
     struct Channel {
         std::uint16_t slot = 0;
-        Node* at = nullptr;  // the node that it is subscribed at, if sharded
-        bool is_classic = false;
+        Node* at = nullptr;  // the node that it is subscribed at
     };
 
     // Sits between a node's subscriptions and the listener: subscribes elsewhere if the node refuses a channel that it
     // does not serve.
-    struct ShardListener final : Listener {
-        ShardListener(ClusterChannels& c, Node& n, Listener& l) : channels(c), node(n), listener(l) {}
+    struct NodeListener final : Listener {
+        NodeListener(ClusterChannels& c, Node& n, Listener& l) : channels(c), node(n), listener(l) {}
 
         void subscribed(const std::string& channel) override {
-            channels.topology_.goes_up(node);
-            listener.subscribed(channel);
+            // A node that is down takes classic channels, too.
+            if (node.subscriber.is_sharded()) channels.topology_.goes_up(node);
+            if (channels.is_at(node, channel)) listener.subscribed(channel);
         }
         void refused(const std::string& channel, const Reply& why) override {
             if (!channels.find_elsewhere(node, channel, why)) listener.refused(channel, why);
         }
         void message(const std::string& channel, std::string_view payload) override {
-            listener.message(channel, payload);
+            // A node that the channel has left may send one until it has read that. The other node may have sent it, too.
+            if (channels.is_at(node, channel)) listener.message(channel, payload);
         }
         void disconnected() override { listener.disconnected(); }
         void interrupted(const std::string& channel) override {
@@ -11620,22 +11604,34 @@ private:
     bool needs_place(const Lock& lock) const { return unplaced_ || placed_after_ != topology_.placement(lock); }
     bool may_place(const Lock& lock) const { return topology_.sharded(lock) && !topology_.map(lock).is_empty(); }
 
-    void place_sharded(const Lock& lock, const std::string& name, Channel& channel, Instant now,
-                       std::vector<std::string>& interrupted) {
+    void place(const Lock& lock, const std::string& name, Channel& channel, Instant now,
+               std::vector<std::string>& interrupted) {
+        const bool sharded = *topology_.sharded(lock);
         Node* const owner = topology_.map(lock).owner_of(channel.slot);
         if (channel.at == owner) return;
         if (channel.at) {
-            channel.at->subscriber.forget(name);
+            // The server has dropped a sharded channel by itself.
+            if (sharded)
+                channel.at->subscriber.forget(name);
+            else
+                channel.at->subscriber.unsubscribe(name);
             channel.at = nullptr;
             interrupted.push_back(name);
         }
         if (!owner) return;
-        if (owner->may_probe(now)) {
+        if (!sharded || owner->may_probe(now)) {
+            if (!sharded) owner->subscriber.use_classic();
             owner->subscriber.subscribe(name);
             channel.at = owner;
         } else {
             place_again_ = std::min(place_again_, owner->next_probe);
         }
+    }
+
+    bool is_at(const Node& node, const std::string& channel) const {
+        const Lock lock = topology_.lock();
+        const auto entry = channels_.find(channel);
+        return entry != channels_.end() && entry->second.at == &node;
     }
 
     // Returns true if the channel will be subscribed at another node, or at this one later.
@@ -11671,7 +11667,6 @@ private:
     bool unplaced_ = false;           // some channel may have to be subscribed
     std::uint64_t placed_after_ = 0;  // the placement() at which they were last placed
     Instant place_again_ = never;     // when a node that was down is probed
-    PubSubConnection classic_;
 };
 
 }  // namespace detail
@@ -12065,15 +12060,10 @@ namespace detail {
 class Cluster final : public Deployment {
 public:
     Cluster(const Url& url, Milliseconds timeout, PubSub pubsub)
-        : topology_(url, timeout, pubsub, [this] { wake(); }),
-          router_(topology_, timeout),
-          channels_(topology_, timeout, url.ping_interval) {}
+        : topology_(url, timeout, pubsub, [this] { wake(); }), router_(topology_, timeout), channels_(topology_) {}
 
     // A posted command and its node keep each other alive: breaks the cycle.
-    ~Cluster() override {
-        channels_.classic().finish();
-        topology_.finish();
-    }
+    ~Cluster() override { topology_.finish(); }
 
     Reply call(const Command& command, Instant deadline) override {
         return std::move(router_.call_all({&command, 1}, deadline).front());
@@ -12104,7 +12094,6 @@ public:
             due = std::min(due, duty.due);
             if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
         };
-        watch(channels_.classic().duty());
         for (const auto& node : served_) {
             watch(node->subscriber.duty());
             node->tracker.each_duty(watch);
@@ -12116,7 +12105,6 @@ public:
         router_.send_delayed();
         follow(listener);
         const Instant limit = Clock::now() + topology_.patience();
-        channels_.classic().serve(listener, limit);
         for (const auto& node : served_) {
             channels_.serve(*node, listener, limit);
             node->tracker.serve(listener, limit);
@@ -12147,10 +12135,7 @@ public:
     std::uint32_t route(std::string_view key) const noexcept override { return key_slot(key); }
     std::string_view publish_command() override { return channels_.publish_command(); }
 
-    void close_inherited() noexcept override {
-        channels_.classic().close_inherited();
-        topology_.close_inherited();
-    }
+    void close_inherited() noexcept override { topology_.close_inherited(); }
 
     std::uint64_t connections() const override { return topology_.connections(); }
     std::uint64_t reconnects() const override { return topology_.reconnects(); }
@@ -14496,9 +14481,10 @@ local function drop(id)
     if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end
 end
 
--- Returns true if nobody listens to the messages to all but clients in the queue. Replicas pass messages on to listeners who
--- are not counted. Without a right to look, somebody may.
+-- Returns true if nobody listens to the messages to all but clients in the queue. Replicas, and other nodes (see Routes), pass
+-- messages on to listeners who are not counted. Without a right to look, somebody may.
 local function is_alone()
+    if publish == 'Publish' then return false end
     local channels = {}
     for i, id in ipairs(waiting) do channels[i] = channel .. ':' .. id end
     local heard = redis.pcall('pubsub', publish == 'SPUBLISH' and 'shardnumsub' or 'numsub', channel, unpack(channels))
@@ -14641,7 +14627,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "8116a70f25b7602abb3131fa8e019a0de2757456"};
+    "6e974c48b5c4f5f65d91d5deb5ccf52ac48c680a"};
 // clang-format on
 
 }  // namespace detail
@@ -15041,22 +15027,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "7eb4088adec0b1f130426dd51c9bfd9b15d8de4f"};
+    "90f914638721064836a0e83c427f86241d4fe8b7"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "ab38d25c13ae93438dfee8a4054f1a07895469a9"};
+    "ab761d1ae5a381ae7b0415d313fc26affdd24196"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "25822ad9f8c3f5e22a79f59781a610e7bf09e5a0"};
+    "c8f4bc6d3de8d1116eeebc645fb9dc41ab0cd3c8"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "a6b0faf3531e236ad6ed41f722ba4f17b2f8f973"};
+    "83941cb4669253304f100cba05c5021cd029591c"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "5fe2d4e1f88c24e59e855b576b90f6147555a1f7"};
+    "668f89701e2e8361b45683095935e7714cb9b84b"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "10162ef39ba0de531538a0b2074439f2cf7da721"};
+    "83645512eb928df1c38ae770f252af83fff7a42d"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -15065,13 +15051,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "568c97f3e56da4a87ce3983d74a8d74c81c35e7b"};
+    "323cd8b1960e222c3746dc7ac69a218cd139ae45"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "2ad881c3ea2a0dab2ba69c258be54fb4cab32a3c"};
+    "a16a0f0962aa826e8552dee20b17f600398319a8"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "7f6594193f866faffb399d52d0b3eccd969d98be"};
+    "fcb3c82b78e9a49bc6fc464d4f189ddd500e5bd4"};
 // clang-format on
 
 }  // namespace detail
@@ -26227,8 +26213,12 @@ inline constexpr ScriptText lock_queue = joined<queue_first, queue_others>;
 
 // Precedes the scripts that leave a place.
 inline constexpr ScriptText queue_places{R"lua(
--- Returns the time until which a field of `places` says that something is so.
-local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
+-- Returns the time until which a field of `places` says that something is so; 0 if it is further away than any is set: then
+-- the clock has stepped back since.
+local function until_of(field)
+    local ends = tonumber(redis.call('hget', places, field) or '0')
+    return ends <= now + 500 and ends or 0
+end
 
 -- Removes the place of a number, if it is that of its client. Returns true if it was.
 local leave_place = if_permitted(function(id, number)
@@ -26444,7 +26434,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "d0bd24633fabf2998fca1306e57b17fca7ebd5b0"};
+    "1a3122b22c63e4a2f0247f7a3323a622a089dcf6"};
 // clang-format on
 
 }  // namespace detail
@@ -26586,8 +26576,10 @@ local function grant_or_notify(left, message, ids)
                 -- Without the right to count listeners, the waiter has to ask, if it is there.
                 told = redis.call(publish, own, 'look 0')
             elseif heard[2] > 0 then
-                local others = heard[4] > 0 or tonumber(known[1] or '0') > now
-                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then
+                -- Those who listen at other nodes are not counted: see Routes.
+                local others_listen = heard[4] > 0 or publish == 'Publish'
+                local polls_for = tonumber(known[1] or '0') - now
+                if (others_listen or polls_for > 0 and polls_for <= 500) and redis.call('hincrby', places, 'streak', '1') > most_grants then
                     return uncommon().give_turn(message)
                 end
                 local length = grant(head, number, lease, ends, kind)
@@ -26600,7 +26592,7 @@ local function grant_or_notify(left, message, ids)
                     elseif not somebody_asks then
                         somebody_asks = uncommon().tell_head(at)
                     end
-                    if heard[4] > 0 then
+                    if others_listen then
                         message = uncommon().message_of_grant(lease, length, left, somebody_asks)
                         redis.pcall(publish, channel, message)
                     end
@@ -26683,10 +26675,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "949816054e879b9bfd46d9b7810b5b11c18557f3"};
+    "51d8eca76fdfd2f43e13c35954de8b8e908a7fbd"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "9abc5d15e113dc42a03f4042b85154f765aa94cc"};
+    "efa01ca587132f6eb16ae64bc3f9afd051f2ef99"};
 // clang-format on
 
 }  // namespace detail
@@ -26995,16 +26987,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "78af8b40842f8049f41f268d0a500a7046a960dc"};
+    "016f05ae77db493790ce66392dab93cb2c93ca95"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "035eab050e9ae4e483ba68cc26cf3d53b955860b"};
+    "f0b0adf63cedc875e25876b06413e9cd7abb65f4"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "76aaf45fad2d2d9a8d7a3d5e5949d193973e198e"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "3fa23c6e994bc705fb1d1a841cd055318d3a6473"};
+    "7919bfd82f7b3451426b011729a5073a16d3a3bd"};
 // clang-format on
 
 }  // namespace detail
@@ -31134,19 +31126,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "e278f709206aa3c1bf892ea109c88ffc957b9188"};
+    "c44808cb68ea4b7232dea551d7d6c846ae2da4c5"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "902f88044ebb722086c21b8bbe4c78e59dfa5e3c"};
+    "a223749b5b9de4d9d429723cafee843867c4ff56"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "9488358fa9da2fc79fb44445a62ef329f6f95037"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "f5f844003d8e66fa72bcd61bae36061898af9ed3"};
+    "c8336e8a07baa4532a1e42650d717af5c20c2bba"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "975e573401fef594664098f0d13be69be399d7e8"};
+    "0e61ced038524e33c5005b270aedc0bd7a6cc4a2"};
 // clang-format on
 
 }  // namespace detail
@@ -32657,7 +32649,8 @@ local function grant_or_notify(left, message)
             if kind == 'r' then tell_readers(true) end
         elseif is_there and heard[2] > 0 then
             if lasts and kind ~= 'r' then break end
-            others_listen = heard[4] > 0
+            -- Those who listen at other nodes are not counted: see Routes.
+            others_listen = heard[4] > 0 or publish == 'Publish'
             if not lasts and (others_listen or until_of('polled') > now) and
                     redis.call('hincrby', places, 'streak', '1') > most_grants then
                 return give_turn(message)
@@ -33015,7 +33008,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "744f821e3710fc48f825eb40a9f9bde975ec7adc"};
+    "ecf0b5117ff5462cd36e27a9c0e442e8586f2bc1"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -33033,7 +33026,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "378b22ac21b17773ed9d0e14fc950961ea62a5ab"};
+    "71c72ceb5f54f72aa1f3999b7956e696e4619acd"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
@@ -33210,16 +33203,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "e658e2547c77157971d9100bb71b0889e2b6f656"};
+    "e141f470b3aea6331e0740e7c39ba8a8afc842ec"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "326b25e1d5cefde724e91b67ae501f63a7580c16"};
+    "62d888460214d9a404d42f8fb4accc055b16482c"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "90abfa3b5d0af97caf96f426c85fda12f28e789c"};
+    "43b5c86c1ca88fae45c423a0f6b3307392d0217c"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "b35a96e93ed8d33bc4cf2c0d6ce846f481f0999b"};
+    "81f2c3e46f106422944e8057c282aa0e562e8098"};
 // clang-format on
 
 }  // namespace detail

@@ -20,7 +20,14 @@ namespace {
 // A client with a lock. Its watchdog outlasts the failover.
 template <class L>
 struct Party {
-    Party(const std::string& url, const std::string& name) : client(url, steady()), lock(client, name) {}
+    Party(const std::string& url, const std::string& name, PubSub pubsub)
+        : client(url, steady_with(pubsub)), lock(client, name) {}
+
+    static ClientOptions steady_with(PubSub pubsub) {
+        ClientOptions options = steady();
+        options.pubsub = pubsub;
+        return options;
+    }
 
     void wait() {
         visit = start([this] {
@@ -37,13 +44,13 @@ struct Party {
 // Three parties that wait, each at its place in the queue.
 template <class L>
 struct Crowd {
-    Crowd(const std::string& url, RedisServer& master, const std::string& name) {
+    Crowd(const std::string& url, RedisServer& master, const std::string& name, PubSub pubsub = PubSub::automatic) {
         const std::string queue = std::string(std::is_same_v<L, FairLock>        ? "redisson_lock_queue"
                                               : std::is_same_v<L, ReadWriteLock> ? "redlatch_rwlock_queue"
                                                                                  : "redlatch_lock_queue") +
                                   ":{" + name + "}";
         for (int i = 1; i <= 3; ++i) {
-            parties.push_back(std::make_unique<Party<L>>(url, name));
+            parties.push_back(std::make_unique<Party<L>>(url, name, pubsub));
             parties.back()->wait();
             REQUIRE(eventually([&] { return RawRedis{master}.integer("LLEN", queue) == i; }, soon));
         }
@@ -79,27 +86,32 @@ bool is_left_empty(RedisServer& server) {
 
 TEST_CASE_TEMPLATE("a master of a cluster dies: those who queue get the lock from the replica, which has their queue",
                    L, RLock, FencedLock, FairLock, ReadWriteLock) {
-    ClusterServers cluster;
-    RedisServer& victim = cluster.node(0);
-    RedisServer& heir = cluster.partner_of(victim);
-    const std::string name = cluster.key_on(victim, "orders");
-    Party<L> holder{cluster.url(), name};
-    holder.lock.lock();
-    Crowd<L> crowd{cluster.url(), victim, name};
-    const auto offset = [](RedisServer& server) { return RawRedis{server}.info("replication", "master_repl_offset"); };
-    REQUIRE(eventually([&] { return offset(heir) == offset(victim); }, soon));
-    victim.kill();
-    REQUIRE(cluster.is_served(name, failover));
-    holder.lock.unlock();
-    crowd.all_enter();
-    CHECK(is_left_empty(heir));
+    for (const PubSub pubsub : {PubSub::sharded, PubSub::classic}) {
+        CAPTURE(pubsub == PubSub::sharded);
+        ClusterServers cluster;
+        RedisServer& victim = cluster.node(0);
+        RedisServer& heir = cluster.partner_of(victim);
+        const std::string name = cluster.key_on(victim, "orders");
+        Party<L> holder{cluster.url(), name, pubsub};
+        holder.lock.lock();
+        Crowd<L> crowd{cluster.url(), victim, name, pubsub};
+        const auto offset = [](RedisServer& server) {
+            return RawRedis{server}.info("replication", "master_repl_offset");
+        };
+        REQUIRE(eventually([&] { return offset(heir) == offset(victim); }, soon));
+        victim.kill();
+        REQUIRE(cluster.is_served(name, failover));
+        holder.lock.unlock();
+        crowd.all_enter();
+        CHECK(is_left_empty(heir));
+    }
 }
 
 TEST_CASE_TEMPLATE("a master dies with the queue: those who wait queue up again, and get the lock", L, RLock,
                    FencedLock, FairLock, ReadWriteLock) {
     Sentinels3 setup;
     const std::string name = "orders";
-    Party<L> holder{setup.url(), name};
+    Party<L> holder{setup.url(), name, PubSub::automatic};
     holder.lock.lock();
     REQUIRE(setup.confirmed_by(1));
     setup.cut_replication();

@@ -3434,3 +3434,31 @@ mutate(next_waiter_asks_at_once semaphore/synchronizer.hpp
     "next->refused_at = std::max(next->refused_at, heir->refused_at);"
     ";"
     "integration/semaphore_test")
+
+# In a cluster with classic channels, who listens at another node gets no turn.
+mutate(uncounted_listeners_get_no_turn scripts/queue_release.hpp
+    "heard[4] > 0 or publish == 'Publish'"
+    "heard[4] > 0"
+    "integration/cluster_test")
+mutate(uncounted_listeners_get_no_turn_of_a_writer scripts/read_write_queue.hpp
+    "heard[4] > 0 or publish == 'Publish'"
+    "heard[4] > 0"
+    "integration/cluster_test")
+
+# A classic channel is subscribed at the node that served its slot before, too.
+mutate(classic_channel_stays_at_its_node redis/cluster_channels.hpp
+    "channel.at->subscriber.unsubscribe(name);"
+    "channel.at->subscriber.forget(name);"
+    "integration/cluster_test")
+
+# Classic channels are subscribed at one node, whatever their slot.
+mutate(classic_channels_at_one_node redis/cluster_channels.hpp
+    "topology_.map(lock).owner_of(channel.slot);"
+    "topology_.map(lock).owner_of(sharded ? channel.slot : std::uint16_t{0});"
+    "integration/cluster_test")
+
+# A turn of others that began before the clock stepped back lasts until the clock is there again.
+mutate(turn_outlasts_a_step_of_the_clock scripts/lock_queue.hpp
+    "return ends <= now + 500 and ends or 0"
+    "return ends"
+    "integration/grants_test")

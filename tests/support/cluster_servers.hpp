@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -147,6 +148,9 @@ public:
 
     /// The steps of migrate(), for a test that stops between them.
     void begin_migration(int slot, RedisServer& to) {
+        // A node that has not heard of the last migration claims the slot in the same epoch as the one before. Then both would
+        // redirect to each other for ever.
+        wait_for_all([this] { return has_one_epoch(); });
         RedisServer& from = master_of(slot);
         RawRedis{to}.text("CLUSTER", "SETSLOT", slot, "IMPORTING", id_of(from));
         RawRedis{from}.text("CLUSTER", "SETSLOT", slot, "MIGRATING", id_of(to));
@@ -231,9 +235,20 @@ private:
         return true;
     }
 
+    bool has_one_epoch() {
+        std::set<std::string> epochs;
+        for (const auto& node : nodes_) {
+            if (!node->running()) continue;
+            const std::string info = RawRedis{*node}.text("CLUSTER", "INFO");
+            const std::size_t at = info.find("cluster_current_epoch:");
+            epochs.insert(info.substr(at, info.find("\r\n", at) - at));
+        }
+        return epochs.size() == 1;
+    }
+
     void wait_for_all(const std::function<bool()>& condition) {
         if (!eventually(condition, std::chrono::seconds{60}, std::chrono::milliseconds{10}))
-            throw std::runtime_error("the cluster does not come up:\n" + nodes_.front()->log());
+            throw std::runtime_error("the nodes of the cluster do not agree:\n" + nodes_.front()->log());
     }
 
     const ClusterOptions options_;

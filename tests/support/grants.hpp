@@ -8,9 +8,19 @@
 
 #include "protocols.hpp"
 #include "raw_redis.hpp"
+#include "read_side.hpp"
 #include "wait.hpp"
 
 namespace redlatch::test {
+
+/// Returns until when the exclusive hold of this thread is certain; of a ReadSide its shared one.
+template <class L>
+Instant valid_until_of(L& lock) {
+    if constexpr (std::is_same_v<L, ReadWriteLock>)
+        return lock.write_lock().valid_until();
+    else
+        return lock.valid_until();
+}
 
 /// Returns true once a release may grant the lock to the client: its waiter is in the queue, and listens. Of a FairLock,
 /// nobody else may be in the queue. Of a ReadWriteLock, the waiter is a writer. `sharded`: on a cluster's node.
@@ -23,10 +33,10 @@ bool can_be_granted(RawCommands& redis, const Client& client, const std::string&
                     redis.list("LRANGE", "redisson_lock_queue:{" + name + "}", 0, -1);
                 if (queue.size() != 1 || !queue.front().starts_with(client.id())) return false;
                 return redis.call("ZSCORE", "redlatch_lock_slots:{" + name + "}", queue.front()).string.ends_with(".5");
-            } else if constexpr (std::is_same_v<L, ReadWriteLock>) {
-                const std::string writer = client.id() + ":write";
-                return redis.integer("HEXISTS", "redlatch_rwlock_places:{" + name + "}", writer) == 1 &&
-                       redis.lock_listeners("redisson_rwlock:{" + name + "}:" + writer, sharded) == 1;
+            } else if constexpr (std::is_same_v<L, ReadWriteLock> || std::is_same_v<L, ReadSide>) {
+                const std::string waiter = client.id() + (std::is_same_v<L, ReadSide> ? "" : ":write");
+                return redis.integer("HEXISTS", "redlatch_rwlock_places:{" + name + "}", waiter) == 1 &&
+                       redis.lock_listeners("redisson_rwlock:{" + name + "}:" + waiter, sharded) == 1;
             } else {
                 return redis.integer("HEXISTS", "redlatch_lock_places:{" + name + "}", client.id()) == 1 &&
                        redis.lock_listeners("redisson_lock__channel:{" + name + "}:" + client.id(), sharded) == 1;

@@ -28,15 +28,10 @@ namespace detail {
 class Cluster final : public Deployment {
 public:
     Cluster(const Url& url, Milliseconds timeout, PubSub pubsub)
-        : topology_(url, timeout, pubsub, [this] { wake(); }),
-          router_(topology_, timeout),
-          channels_(topology_, timeout, url.ping_interval) {}
+        : topology_(url, timeout, pubsub, [this] { wake(); }), router_(topology_, timeout), channels_(topology_) {}
 
     // A posted command and its node keep each other alive: breaks the cycle.
-    ~Cluster() override {
-        channels_.classic().finish();
-        topology_.finish();
-    }
+    ~Cluster() override { topology_.finish(); }
 
     Reply call(const Command& command, Instant deadline) override {
         return std::move(router_.call_all({&command, 1}, deadline).front());
@@ -67,7 +62,6 @@ public:
             due = std::min(due, duty.due);
             if (duty.fd >= 0) ready_.push_back({duty.fd, duty.events, 0});
         };
-        watch(channels_.classic().duty());
         for (const auto& node : served_) {
             watch(node->subscriber.duty());
             node->tracker.each_duty(watch);
@@ -79,7 +73,6 @@ public:
         router_.send_delayed();
         follow(listener);
         const Instant limit = Clock::now() + topology_.patience();
-        channels_.classic().serve(listener, limit);
         for (const auto& node : served_) {
             channels_.serve(*node, listener, limit);
             node->tracker.serve(listener, limit);
@@ -110,10 +103,7 @@ public:
     std::uint32_t route(std::string_view key) const noexcept override { return key_slot(key); }
     std::string_view publish_command() override { return channels_.publish_command(); }
 
-    void close_inherited() noexcept override {
-        channels_.classic().close_inherited();
-        topology_.close_inherited();
-    }
+    void close_inherited() noexcept override { topology_.close_inherited(); }
 
     std::uint64_t connections() const override { return topology_.connections(); }
     std::uint64_t reconnects() const override { return topology_.reconnects(); }

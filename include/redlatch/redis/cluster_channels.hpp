@@ -12,30 +12,26 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The subscriptions of a Cluster. A sharded channel is subscribed at the node that serves its slot, on the connection of
-// that node. All classic channels are on one connection to any node.
+// The subscriptions of a Cluster. A channel is subscribed at the node that serves its slot, on the connection of that
+// node. Messages to a classic channel reach every node, but only there can the script that publishes count who listens, and
+// a lock is granted to nobody else.
 //
-// The mutex of the topology guards the members, except the connection, which is thread-safe.
+// The mutex of the topology guards the members.
 class ClusterChannels {
     using Lock = ClusterTopology::Lock;
     using Node = ClusterTopology::Node;
 
 public:
-    ClusterChannels(ClusterTopology& topology, Milliseconds timeout, Milliseconds ping_interval)
-        : topology_(topology),
-          classic_(
-              [this](Connection& connection, Instant deadline) { return topology_.open_any(connection, deadline); },
-              timeout, [this] { topology_.request_poll(); }, PubSubConnection::Channels::classic, nullptr,
-              ping_interval) {}
+    explicit ClusterChannels(ClusterTopology& topology) : topology_(topology) {}
 
     // The node that serves the channel, and whether channels are sharded, may be unknown here: run() subscribes later.
     void subscribe(const std::string& channel) {
@@ -43,8 +39,6 @@ public:
             const Lock lock = topology_.lock();
             Channel& entry = channels_[channel];
             entry.slot = key_slot(channel);
-            entry.is_classic = topology_.sharded(lock) == false;
-            if (entry.is_classic) classic_.subscribe(channel);
             // A repeated subscribe(): the server has refused the channel for the moment.
             if (entry.at) entry.at->subscriber.subscribe(channel);
             unplaced_ = true;
@@ -58,19 +52,19 @@ public:
             const auto entry = channels_.find(channel);
             if (entry == channels_.end()) return;
             if (entry->second.at) entry->second.at->subscriber.unsubscribe(channel);
-            if (entry->second.is_classic) classic_.unsubscribe(channel);
             channels_.erase(entry);
         }
         topology_.request_poll();
     }
 
-    // Returns the command that scripts publish with, in lower case for channels of all nodes: see Routes. While that is unknown, queries the nodes for a short time, then
-    // returns that, too.
+    // Returns the command that scripts publish with. While that is unknown, queries the nodes for a short time, then
+    // returns the one in lower case: see Routes.
     std::string_view publish_command() {
         Lock lock = topology_.lock();
         const Instant deadline = Clock::now() + topology_.patience();
         while (!topology_.sharded(lock) && Clock::now() < deadline) topology_.query_or_wait(lock, deadline);
-        return topology_.sharded(lock).value_or(false) ? "SPUBLISH" : "publish";
+        const std::optional<bool> sharded = topology_.sharded(lock);
+        return !sharded ? "publish" : *sharded ? "SPUBLISH" : "Publish";
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
@@ -89,49 +83,43 @@ public:
         placed_after_ = topology_.placement(lock);
         place_again_ = never;
         topology_.request_poll();  // the next round sends the changes made here
-        for (auto& [name, channel] : channels_) {
-            if (*topology_.sharded(lock))
-                place_sharded(lock, name, channel, now, interrupted);
-            else if (!std::exchange(channel.is_classic, true))
-                classic_.subscribe(name);
-        }
+        for (auto& [name, channel] : channels_) place(lock, name, channel, now, interrupted);
         return interrupted;
     }
 
-    PubSubConnection& classic() noexcept { return classic_; }
-
     void serve(ClusterNode& node, Listener& listener, Instant limit) {
-        ShardListener shard(*this, node, listener);
-        node.subscriber.serve(shard, limit);
+        NodeListener of_node(*this, node, listener);
+        node.subscriber.serve(of_node, limit);
     }
 
     // Called for a node that serves no slots any more.
     void leave(ClusterNode& node, Listener& listener) {
-        ShardListener shard(*this, node, listener);
-        node.subscriber.leave_before(std::numeric_limits<std::uint64_t>::max(), shard);
+        NodeListener of_node(*this, node, listener);
+        node.subscriber.leave_before(std::numeric_limits<std::uint64_t>::max(), of_node);
     }
 
 private:
     struct Channel {
         std::uint16_t slot = 0;
-        Node* at = nullptr;  // the node that it is subscribed at, if sharded
-        bool is_classic = false;
+        Node* at = nullptr;  // the node that it is subscribed at
     };
 
     // Sits between a node's subscriptions and the listener: subscribes elsewhere if the node refuses a channel that it
     // does not serve.
-    struct ShardListener final : Listener {
-        ShardListener(ClusterChannels& c, Node& n, Listener& l) : channels(c), node(n), listener(l) {}
+    struct NodeListener final : Listener {
+        NodeListener(ClusterChannels& c, Node& n, Listener& l) : channels(c), node(n), listener(l) {}
 
         void subscribed(const std::string& channel) override {
-            channels.topology_.goes_up(node);
-            listener.subscribed(channel);
+            // A node that is down takes classic channels, too.
+            if (node.subscriber.is_sharded()) channels.topology_.goes_up(node);
+            if (channels.is_at(node, channel)) listener.subscribed(channel);
         }
         void refused(const std::string& channel, const Reply& why) override {
             if (!channels.find_elsewhere(node, channel, why)) listener.refused(channel, why);
         }
         void message(const std::string& channel, std::string_view payload) override {
-            listener.message(channel, payload);
+            // A node that the channel has left may send one until it has read that. The other node may have sent it, too.
+            if (channels.is_at(node, channel)) listener.message(channel, payload);
         }
         void disconnected() override { listener.disconnected(); }
         void interrupted(const std::string& channel) override {
@@ -147,22 +135,34 @@ private:
     bool needs_place(const Lock& lock) const { return unplaced_ || placed_after_ != topology_.placement(lock); }
     bool may_place(const Lock& lock) const { return topology_.sharded(lock) && !topology_.map(lock).is_empty(); }
 
-    void place_sharded(const Lock& lock, const std::string& name, Channel& channel, Instant now,
-                       std::vector<std::string>& interrupted) {
+    void place(const Lock& lock, const std::string& name, Channel& channel, Instant now,
+               std::vector<std::string>& interrupted) {
+        const bool sharded = *topology_.sharded(lock);
         Node* const owner = topology_.map(lock).owner_of(channel.slot);
         if (channel.at == owner) return;
         if (channel.at) {
-            channel.at->subscriber.forget(name);
+            // The server has dropped a sharded channel by itself.
+            if (sharded)
+                channel.at->subscriber.forget(name);
+            else
+                channel.at->subscriber.unsubscribe(name);
             channel.at = nullptr;
             interrupted.push_back(name);
         }
         if (!owner) return;
-        if (owner->may_probe(now)) {
+        if (!sharded || owner->may_probe(now)) {
+            if (!sharded) owner->subscriber.use_classic();
             owner->subscriber.subscribe(name);
             channel.at = owner;
         } else {
             place_again_ = std::min(place_again_, owner->next_probe);
         }
+    }
+
+    bool is_at(const Node& node, const std::string& channel) const {
+        const Lock lock = topology_.lock();
+        const auto entry = channels_.find(channel);
+        return entry != channels_.end() && entry->second.at == &node;
     }
 
     // Returns true if the channel will be subscribed at another node, or at this one later.
@@ -198,7 +198,6 @@ private:
     bool unplaced_ = false;           // some channel may have to be subscribed
     std::uint64_t placed_after_ = 0;  // the placement() at which they were last placed
     Instant place_again_ = never;     // when a node that was down is probed
-    PubSubConnection classic_;
 };
 
 }  // namespace detail

@@ -23,9 +23,9 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// One node of a cluster: a connection for commands, one for sharded subscriptions and two that track keys, opened on
-// first use. Commands that
-// are sent together use a connection of their own until they are answered, because they may wait for replicas.
+// One node of a cluster: a connection for commands, one for subscriptions and two that track keys, opened on first use.
+// Commands that are sent together use a connection of their own until they are answered, because they may wait for
+// replicas.
 //
 // The connections are thread-safe. The other fields, SlotMapNode's too, are guarded by the mutex of the ClusterTopology.
 class ClusterNode : public SlotMapNode, public std::enable_shared_from_this<ClusterNode> {
@@ -139,7 +139,7 @@ public:
     CommandConnection shared = make_connection();
     OwnConnections own{[this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
     PubSubConnection subscriber{
-        opener(),          timeout_, request_poll_, PubSubConnection::Channels::sharded, [this] { answers(); },
+        opener(),          timeout_, request_poll_, PubSubConnection::Channels::of_node, [this] { answers(); },
         url_.ping_interval};
     KeyTracker tracker{url_, opener(), timeout_, request_poll_, [this] { answers(); }};
     std::atomic<bool> is_down{false};  // the node reports that it is down; read without the mutex, too

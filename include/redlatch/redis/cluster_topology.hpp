@@ -160,11 +160,6 @@ public:
         doubt_until_ = now + doubt_lasts_;
     }
 
-    // Opens a connection for classic channels: any node will do.
-    std::optional<Reply> open_any(Connection& connection, Instant deadline) {
-        return any_node()->open(connection, deadline);
-    }
-
     // --- the serving thread -----------------------------------------------------------------------------------
 
     // Drops the nodes that have left the cluster. Returns false if one of them is still connecting: try again later.
@@ -197,11 +192,6 @@ public:
 
 private:
     static constexpr Milliseconds quiet{1000};
-
-    NodePtr any_node() const {
-        const Lock held = lock();
-        return map_.likeliest_node();
-    }
 
     void tried(Node& node, bool reached) {
         {

@@ -43,9 +43,10 @@ public:
     // What is subscribed to.
     enum class Channels {
         classic,
-        // Those of one node of a cluster, which may move to another node at any time. A channel that is reported to the
-        // listener as interrupted() is forgotten here. It must be subscribed again, perhaps elsewhere.
-        sharded,
+        // Those of one node of a cluster, which may move to another node at any time. They are sharded channels until
+        // use_classic(). A channel that is reported to the listener as interrupted() is forgotten here. It must be
+        // subscribed again, perhaps elsewhere.
+        of_node,
         // The one on which the server names changed keys to connections that redirect this to client_id(). The connection
         // asks for that number before it subscribes. A message is reported once for each key, or with an empty text for
         // all.
@@ -61,10 +62,10 @@ public:
           timeout_(timeout),
           ping_interval_(ping_interval),
           wake_(std::move(wake)),
-          sharded_(channels == Channels::sharded),
+          is_of_node_(channels == Channels::of_node),
           identifies_(channels == Channels::invalidations),
           answers_(std::move(answers)),
-          requests_(sharded_) {}
+          requests_(is_of_node_) {}
 
     // --- any thread -------------------------------------------------------------------------------------------
 
@@ -88,6 +89,10 @@ public:
     }
 
     // --- the serving thread -----------------------------------------------------------------------------------
+
+    // Whether the channels of this node are sharded. They may be changed to classic ones before the first subscribe().
+    bool is_sharded() const noexcept { return requests_.is_sharded(); }
+    void use_classic() noexcept { requests_.use_classic(); }
 
     // Returns when the serving thread must call serve().
     Duty duty() {
@@ -325,8 +330,8 @@ private:
             if (channels.front() == PubSubRequests::no_channel) return true;
             if (channels.size() > 1) {
                 request_each(channels);
-            } else if (!sharded_ || wanted_.contains(channels.front())) {
-                // SUNSUBSCRIBE is refused too if the slot has moved: that is not reported.
+            } else if (!is_of_node_ || wanted_.contains(channels.front())) {
+                // A channel that has moved is not wanted here. SUNSUBSCRIBE is refused, too.
                 listener.refused(channels.front(), reply);
             }
             return true;
@@ -339,22 +344,22 @@ private:
         if (reply.kind != Reply::Kind::array || reply.elements.size() != 3) return false;
         const std::string& what = reply.elements[0].text;
         const std::string& channel = reply.elements[1].text;
-        if (what == (sharded_ ? "smessage" : "message")) {
+        if (what == (is_sharded() ? "smessage" : "message")) {
             const Reply& payload = reply.elements[2];
             if (payload.kind != Reply::Kind::array) listener.message(channel, payload.text);
             for (const Reply& key : payload.elements) listener.message(channel, key.text);
-        } else if (what == (sharded_ ? "ssubscribe" : "subscribe")) {
+        } else if (what == (is_sharded() ? "ssubscribe" : "subscribe")) {
             answered_at_ = Clock::now();
             const bool is_news = requests_.subscribed(channel);
             subscribed_id_ = id_;
             if (is_news) listener.subscribed(channel);
-        } else if (sharded_ && what == "sunsubscribe") {
+        } else if (is_sharded() && what == "sunsubscribe") {
             if (!requests_.unsubscribed(channel) && wanted_.contains(channel)) {
                 forget(channel);
                 listener.interrupted(channel);
             }
         } else {
-            return !sharded_ && what == "unsubscribe";
+            return !is_sharded() && what == "unsubscribe";
         }
         return true;
     }
@@ -376,7 +381,7 @@ private:
             const std::lock_guard lock(mutex_);
             next_attempt_ = Clock::now() + backoff_.next();
         }
-        if (!sharded_) return listener.disconnected();
+        if (!is_of_node_) return listener.disconnected();
         for (std::string channel = wanted_.any(); !channel.empty(); channel = wanted_.any()) {
             listener.interrupted(channel);
             forget(channel);
@@ -387,7 +392,7 @@ private:
     const Milliseconds timeout_;
     const Milliseconds ping_interval_;
     const std::function<void()> wake_;
-    const bool sharded_;
+    const bool is_of_node_;
     const bool identifies_;
     const std::function<void()> answers_;
     std::mutex serving_;

@@ -33,6 +33,9 @@ public:
 
     explicit PubSubRequests(bool sharded) : sharded_(sharded) {}
 
+    bool is_sharded() const noexcept { return sharded_; }
+    void use_classic() noexcept { sharded_ = false; }
+
     // Appends the query for the number by which the server knows the connection. Its refusal is one of this channel.
     void append_id_query(std::string& out, const std::string& channel, Instant now) {
         append_command(out, Command{std::array<std::string_view, 2>{"CLIENT", "ID"}, 0});

@@ -61,12 +61,8 @@ public:
         return node && (node->is_seed || node->is_listed) ? node : nullptr;
     }
 
-    // Returns the node that most probably answers: preferably not silent, then serving slots.
-    std::shared_ptr<Node> likeliest_node() const {
-        return first_by([](const Node& node) { return std::tuple(node.is_silent, !node.serves); });
-    }
-
-    // Likewise, and among equals the one queried longest ago.
+    // Returns the node that most probably answers: preferably not silent, then serving slots, then the one queried longest
+    // ago.
     std::shared_ptr<Node> node_to_query() const {
         return first_by([](const Node& node) { return std::tuple(node.is_silent, !node.serves, node.queried); });
     }

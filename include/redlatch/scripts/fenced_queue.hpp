@@ -74,16 +74,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "78af8b40842f8049f41f268d0a500a7046a960dc"};
+    "016f05ae77db493790ce66392dab93cb2c93ca95"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "035eab050e9ae4e483ba68cc26cf3d53b955860b"};
+    "f0b0adf63cedc875e25876b06413e9cd7abb65f4"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "76aaf45fad2d2d9a8d7a3d5e5949d193973e198e"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "3fa23c6e994bc705fb1d1a841cd055318d3a6473"};
+    "7919bfd82f7b3451426b011729a5073a16d3a3bd"};
 // clang-format on
 
 }  // namespace detail

@@ -148,8 +148,12 @@ inline constexpr ScriptText lock_queue = joined<queue_first, queue_others>;
 
 // Precedes the scripts that leave a place.
 inline constexpr ScriptText queue_places{R"lua(
--- Returns the time until which a field of `places` says that something is so.
-local function until_of(field) return tonumber(redis.call('hget', places, field) or '0') end
+-- Returns the time until which a field of `places` says that something is so; 0 if it is further away than any is set: then
+-- the clock has stepped back since.
+local function until_of(field)
+    local ends = tonumber(redis.call('hget', places, field) or '0')
+    return ends <= now + 500 and ends or 0
+end
 
 -- Removes the place of a number, if it is that of its client. Returns true if it was.
 local leave_place = if_permitted(function(id, number)

@@ -397,22 +397,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "7eb4088adec0b1f130426dd51c9bfd9b15d8de4f"};
+    "90f914638721064836a0e83c427f86241d4fe8b7"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "ab38d25c13ae93438dfee8a4054f1a07895469a9"};
+    "ab761d1ae5a381ae7b0415d313fc26affdd24196"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "25822ad9f8c3f5e22a79f59781a610e7bf09e5a0"};
+    "c8f4bc6d3de8d1116eeebc645fb9dc41ab0cd3c8"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "a6b0faf3531e236ad6ed41f722ba4f17b2f8f973"};
+    "83941cb4669253304f100cba05c5021cd029591c"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "5fe2d4e1f88c24e59e855b576b90f6147555a1f7"};
+    "668f89701e2e8361b45683095935e7714cb9b84b"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "10162ef39ba0de531538a0b2074439f2cf7da721"};
+    "83645512eb928df1c38ae770f252af83fff7a42d"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -421,13 +421,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "568c97f3e56da4a87ce3983d74a8d74c81c35e7b"};
+    "323cd8b1960e222c3746dc7ac69a218cd139ae45"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "2ad881c3ea2a0dab2ba69c258be54fb4cab32a3c"};
+    "a16a0f0962aa826e8552dee20b17f600398319a8"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "7f6594193f866faffb399d52d0b3eccd969d98be"};
+    "fcb3c82b78e9a49bc6fc464d4f189ddd500e5bd4"};
 // clang-format on
 
 }  // namespace detail

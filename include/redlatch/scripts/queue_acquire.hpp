@@ -131,7 +131,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "d0bd24633fabf2998fca1306e57b17fca7ebd5b0"};
+    "1a3122b22c63e4a2f0247f7a3323a622a089dcf6"};
 // clang-format on
 
 }  // namespace detail

@@ -140,8 +140,10 @@ local function grant_or_notify(left, message, ids)
                 -- Without the right to count listeners, the waiter has to ask, if it is there.
                 told = redis.call(publish, own, 'look 0')
             elseif heard[2] > 0 then
-                local others = heard[4] > 0 or tonumber(known[1] or '0') > now
-                if others and redis.call('hincrby', places, 'streak', '1') > most_grants then
+                -- Those who listen at other nodes are not counted: see Routes.
+                local others_listen = heard[4] > 0 or publish == 'Publish'
+                local polls_for = tonumber(known[1] or '0') - now
+                if (others_listen or polls_for > 0 and polls_for <= 500) and redis.call('hincrby', places, 'streak', '1') > most_grants then
                     return uncommon().give_turn(message)
                 end
                 local length = grant(head, number, lease, ends, kind)
@@ -154,7 +156,7 @@ local function grant_or_notify(left, message, ids)
                     elseif not somebody_asks then
                         somebody_asks = uncommon().tell_head(at)
                     end
-                    if heard[4] > 0 then
+                    if others_listen then
                         message = uncommon().message_of_grant(lease, length, left, somebody_asks)
                         redis.pcall(publish, channel, message)
                     end
@@ -237,10 +239,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "949816054e879b9bfd46d9b7810b5b11c18557f3"};
+    "51d8eca76fdfd2f43e13c35954de8b8e908a7fbd"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "9abc5d15e113dc42a03f4042b85154f765aa94cc"};
+    "efa01ca587132f6eb16ae64bc3f9afd051f2ef99"};
 // clang-format on
 
 }  // namespace detail

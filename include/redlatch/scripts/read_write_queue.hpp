@@ -141,7 +141,8 @@ local function grant_or_notify(left, message)
             if kind == 'r' then tell_readers(true) end
         elseif is_there and heard[2] > 0 then
             if lasts and kind ~= 'r' then break end
-            others_listen = heard[4] > 0
+            -- Those who listen at other nodes are not counted: see Routes.
+            others_listen = heard[4] > 0 or publish == 'Publish'
             if not lasts and (others_listen or until_of('polled') > now) and
                     redis.call('hincrby', places, 'streak', '1') > most_grants then
                 return give_turn(message)

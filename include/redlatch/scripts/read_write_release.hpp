@@ -170,16 +170,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "e658e2547c77157971d9100bb71b0889e2b6f656"};
+    "e141f470b3aea6331e0740e7c39ba8a8afc842ec"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "326b25e1d5cefde724e91b67ae501f63a7580c16"};
+    "62d888460214d9a404d42f8fb4accc055b16482c"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "90abfa3b5d0af97caf96f426c85fda12f28e789c"};
+    "43b5c86c1ca88fae45c423a0f6b3307392d0217c"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "b35a96e93ed8d33bc4cf2c0d6ce846f481f0999b"};
+    "81f2c3e46f106422944e8057c282aa0e562e8098"};
 // clang-format on
 
 }  // namespace detail

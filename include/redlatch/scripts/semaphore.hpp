@@ -196,19 +196,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "e278f709206aa3c1bf892ea109c88ffc957b9188"};
+    "c44808cb68ea4b7232dea551d7d6c846ae2da4c5"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "902f88044ebb722086c21b8bbe4c78e59dfa5e3c"};
+    "a223749b5b9de4d9d429723cafee843867c4ff56"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
     "9488358fa9da2fc79fb44445a62ef329f6f95037"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "f5f844003d8e66fa72bcd61bae36061898af9ed3"};
+    "c8336e8a07baa4532a1e42650d717af5c20c2bba"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "975e573401fef594664098f0d13be69be399d7e8"};
+    "0e61ced038524e33c5005b270aedc0bd7a6cc4a2"};
 // clang-format on
 
 }  // namespace detail

@@ -66,9 +66,10 @@ local function drop(id)
     if redis.call('exists', queue) == 0 then redis.call('pexpire', places, '1000') end
 end
 
--- Returns true if nobody listens to the messages to all but clients in the queue. Replicas pass messages on to listeners who
--- are not counted. Without a right to look, somebody may.
+-- Returns true if nobody listens to the messages to all but clients in the queue. Replicas, and other nodes (see Routes), pass
+-- messages on to listeners who are not counted. Without a right to look, somebody may.
 local function is_alone()
+    if publish == 'Publish' then return false end
     local channels = {}
     for i, id in ipairs(waiting) do channels[i] = channel .. ':' .. id end
     local heard = redis.pcall('pubsub', publish == 'SPUBLISH' and 'shardnumsub' or 'numsub', channel, unpack(channels))
@@ -211,7 +212,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "8116a70f25b7602abb3131fa8e019a0de2757456"};
+    "6e974c48b5c4f5f65d91d5deb5ccf52ac48c680a"};
 // clang-format on
 
 }  // namespace detail

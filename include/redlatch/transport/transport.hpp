@@ -99,8 +99,10 @@ concept Subscribes = requires(T& t, const std::string& channel, Listener& listen
 };
 
 // route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the
-// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. In lower case, "publish", it tells
-// that subscribers may be at another node than the script, which then cannot count them: locks are not granted.
+// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. Its letters tell whom a script can
+// count. "Publish": this transport subscribes at the node that serves the key, and others may listen at other nodes. They
+// are not counted, so all are told of every grant, and get a turn after some. "publish": this one may do so, too, so it is
+// granted nothing.
 template <class T>
 concept Routes = requires(T& t, std::string_view key) {
     { t.route(key) } -> std::convertible_to<std::uint32_t>;

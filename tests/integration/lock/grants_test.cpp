@@ -680,6 +680,15 @@ TEST_CASE("a waiter whose place is over, because the clock has jumped, is told t
     CHECK(look_in(fourth.hear()) == 2000);
 }
 
+TEST_CASE_TEMPLATE("a turn of others that began before the clock stepped back keeps nobody out", L, RLock, FencedLock) {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    L lock{client, lock_key};
+    redis.integer("HSET", places_key, "turn", redis.now() + 60'000);
+    CHECK(lock.try_lock());
+}
+
 TEST_CASE("a waiter that leaves while a client holds the lock that grants nothing: the next one asks, and listens") {
     RedisServer server;
     RawRedis redis{server};

@@ -659,6 +659,17 @@ TEST_CASE("a writer that is gone does not part the readers before it from those 
     CHECK(eventually([&] { return !f.redis.exists(lock_key); }));
 }
 
+TEST_CASE("a turn of others that began before the clock stepped back keeps nobody out") {
+    Fixture f;
+    const auto begin = [&] { f.redis.integer("HSET", places_key, "turn", f.redis.now() + 60'000); };
+    begin();
+    CHECK(f.a.lock.try_lock());
+    f.a.lock.unlock();
+    begin();
+    CHECK(f.a.lock.try_lock_shared());
+    f.a.lock.unlock_shared();
+}
+
 TEST_CASE("more readers than one script grants the lock to enter all the same") {
     Fixture f;
     f.a.lock.lock();

@@ -32,16 +32,24 @@ RedisServer& another_than(const RedisServer& node) {
     return &node == &cluster().node(0) ? cluster().node(1) : cluster().node(0);
 }
 
+constexpr std::array both_kinds{PubSub::sharded, PubSub::classic};
+
+ClientOptions with(PubSub pubsub) {
+    ClientOptions options;
+    options.pubsub = pubsub;
+    return options;
+}
+
 // Returns the sum over all nodes.
-long long listeners_of(const std::string& channel, const char* question) {
+long long listeners_of(const std::string& channel, PubSub pubsub = PubSub::sharded) {
     long long sum = 0;
     for (std::size_t i = 0; i < cluster().size(); ++i)
-        sum += RawRedis{cluster().node(i)}.lock_listeners(channel, question == std::string_view("SHARDNUMSUB"));
+        sum += RawRedis{cluster().node(i)}.lock_listeners(channel, pubsub == PubSub::sharded);
     return sum;
 }
 
-bool is_listened_to(const std::string& channel) {
-    return eventually([&] { return listeners_of(channel, "SHARDNUMSUB") == 1; }, soon);
+bool is_listened_to(const std::string& channel, PubSub pubsub = PubSub::sharded) {
+    return eventually([&] { return listeners_of(channel, pubsub) == 1; }, soon);
 }
 
 // Each thread acquires and releases one lock repeatedly, with a client of its own. The counter inside is not atomic:
@@ -171,8 +179,10 @@ TEST_CASE("key_slot() computes the same slot as the servers") {
     }
 }
 
-TEST_CASE("every primitive works in any slot, with tags of any form, and wakes waiters of other clients") {
-    Client one{cluster().url()}, two{cluster().url()};
+/// Has each primitive wait at one client for another, with names in slots of all nodes.
+void check_every_primitive(PubSub pubsub) {
+    CAPTURE(pubsub == PubSub::sharded);
+    Client one{cluster().url(), with(pubsub)}, two{cluster().url(), with(pubsub)};
     std::set<RedisServer*> used;
     for (const std::string name : {"x", "{tag}y", "y{tag}z", "orders", "k3", "k4"}) {
         CAPTURE(name);
@@ -211,6 +221,8 @@ TEST_CASE("every primitive works in any slot, with tags of any form, and wakes w
         CHECK(lodger.wait_for(5ms) == std::future_status::timeout);
         places.release(id);
         CHECK(ready_within(lodger, soon));
+        permits.remove();
+        places.remove();
         if (name.find('{') != std::string::npos) continue;
         CountDownLatch latch{one, name + "latch"}, gate{two, name + "latch"};
         CHECK(latch.try_set_count(1));
@@ -221,6 +233,10 @@ TEST_CASE("every primitive works in any slot, with tags of any form, and wakes w
     }
     CHECK(used.size() == 3);
     CHECK(one.stats().lost_holds == 0);
+}
+
+TEST_CASE("every primitive works in any slot, with tags of any form, and wakes waiters of other clients") {
+    for (const PubSub pubsub : both_kinds) check_every_primitive(pubsub);
 }
 
 TEST_CASE("a latch whose channel would be in another slot than its key is refused before anything is sent") {
@@ -283,46 +299,98 @@ TEST_CASE("replicas of the granting node confirm a hold") {
 }
 
 TEST_CASE("a slot that has moved: commands and subscriptions follow at once") {
-    Client client{cluster().url()}, other{cluster().url()};
-    const std::string name = "moving";
-    RLock lock{client, name}, wanted{other, name};
-    lock.lock();
-    auto waiting = start([&] {
-        wanted.lock();
-        wanted.unlock();
-    });
-    REQUIRE(is_listened_to(channel_of(name)));
+    for (const PubSub pubsub : both_kinds) {
+        CAPTURE(pubsub == PubSub::sharded);
+        const bool sharded = pubsub == PubSub::sharded;
+        Client client{cluster().url(), with(pubsub)}, other{cluster().url(), with(pubsub)};
+        const std::string name = "moving";
+        RLock lock{client, name}, wanted{other, name};
+        lock.lock();
+        auto waiting = start([&] {
+            wanted.lock();
+            wanted.unlock();
+        });
+        REQUIRE(is_listened_to(channel_of(name), pubsub));
+        RedisServer& from = cluster().master_of(name);
+        RedisServer& to = another_than(from);
+        cluster().migrate(cluster().slot_of(name), to);
+        // A node ends a sharded subscription by itself. Of a classic one the client learns with its next command; until
+        // then messages reach it at any node.
+        const auto listeners_at = [&](RedisServer& node) {
+            return RawRedis{node}.lock_listeners(channel_of(name), sharded);
+        };
+        if (!sharded) CHECK_FALSE(RLock(other, name).try_lock());
+        CHECK(eventually([&] { return listeners_at(to) == 1; }, soon));
+        CHECK(waiting.wait_for(0s) == std::future_status::timeout);
+        CHECK(lock.is_held());
+        lock.unlock();
+        CHECK(ready_within(waiting, soon));
+        CHECK(eventually([&] { return listeners_at(from) == 0; }, soon));
+        // A client that has the old slot map learns the new one from a redirection.
+        cluster().migrate(cluster().slot_of(name), from);
+        lock.lock();
+        lock.unlock();
+        CHECK_FALSE(RawRedis{from}.exists(name));
+        CHECK(client.stats().lost_holds == 0);
+    }
+}
+
+TEST_CASE("classic channels: a waiter of a slot that has moved unnoticed gets the lock, and is granted the next one") {
+    const ClientOptions classic = with(PubSub::classic);
+    Client one{cluster().url(), classic}, two{cluster().url(), classic};
+    const std::string name = "unnoticed";
+    RLock mine{one, name}, other{two, name};
+    mine.lock();
+    // Returns whether the hold was for two seconds, as a grant is at first.
+    const auto wait = [&] {
+        return start([&] {
+            other.lock();
+            const bool is_offer = other.valid_until() <= Clock::now() + 2s;
+            other.unlock();
+            return is_offer;
+        });
+    };
+    auto waiting = wait();
+    REQUIRE(is_listened_to(channel_of(name), PubSub::classic));
     RedisServer& from = cluster().master_of(name);
     RedisServer& to = another_than(from);
     cluster().migrate(cluster().slot_of(name), to);
-    CHECK(eventually([&] { return RawRedis{to}.lock_listeners(channel_of(name), true) == 1; }, soon));
-    CHECK(waiting.wait_for(0s) == std::future_status::timeout);
-    CHECK(lock.is_held());
-    lock.unlock();
+    // The new node counts no listener, so it grants nothing. Its message reaches the waiter at the old one.
+    mine.unlock();
     CHECK(ready_within(waiting, soon));
-    CHECK(eventually([&] { return RawRedis{from}.lock_listeners(channel_of(name), true) == 0; }, soon));
-    // A client that has the old slot map learns the new one from a redirection.
+    // A busy machine may leave time to prolong the grant.
+    bool was_granted = false;
+    for (int tries = 0; !was_granted && tries < 5; ++tries) {
+        mine.lock();
+        waiting = wait();
+        RawRedis redis{to};
+        REQUIRE(can_be_granted<RLock>(redis, two, name));
+        commands_when_quiet(two);
+        mine.unlock();
+        REQUIRE(ready_within(waiting, soon));
+        was_granted = waiting.get();
+    }
+    CHECK(was_granted);
     cluster().migrate(cluster().slot_of(name), from);
-    lock.lock();
-    lock.unlock();
-    CHECK_FALSE(RawRedis{from}.exists(name));
-    CHECK(client.stats().lost_holds == 0);
 }
 
 TEST_CASE_TEMPLATE("a slot moves back and forth under load: one holder at a time, and every client continues", L, RLock,
                    FencedLock, FairLock) {
     const std::string name = "busy";
-    Workers<L> workers{cluster().url(), name, 4, ClientOptions{}};
-    REQUIRE(workers.go_on(50));
-    RedisServer& home = cluster().master_of(name);
-    for (int round = 0; round < 6; ++round) {
-        RedisServer& to = &cluster().master_of(name) == &home ? another_than(home) : home;
-        // While the slot is at two nodes, a script with several keys may have to wait.
-        cluster().migrate(cluster().slot_of(name), to, [] { std::this_thread::sleep_for(20ms); });
-        CHECK(workers.go_on(50));
+    for (const PubSub pubsub : both_kinds) {
+        CAPTURE(pubsub == PubSub::sharded);
+        Workers<L> workers{cluster().url(), name, 4, with(pubsub)};
+        REQUIRE(workers.go_on(50));
+        RedisServer& home = cluster().master_of(name);
+        for (int round = 0; round < 4; ++round) {
+            RedisServer& to = &cluster().master_of(name) == &home ? another_than(home) : home;
+            // While the slot is at two nodes, a script with several keys may have to wait.
+            cluster().migrate(cluster().slot_of(name), to, [] { std::this_thread::sleep_for(20ms); });
+            CHECK(workers.go_on(50));
+        }
+        workers.stop();
+        CHECK(workers.exclusive());
     }
-    workers.stop();
-    CHECK(workers.exclusive());
 }
 
 TEST_CASE("a slot at two nodes: new keys are requested from the new node, also after NOSCRIPT") {
@@ -357,38 +425,64 @@ TEST_CASE("a slot at two nodes: new keys are requested from the new node, also a
     cluster().migrate(cluster().slot_of(name), from);
 }
 
-TEST_CASE("classic channels: a message to any node reaches the subscribers at every node") {
-    ClientOptions options;
-    options.pubsub = PubSub::classic;
-    Client one{cluster().url(), options}, two{cluster().url(), options};
-    for (const std::string name : {"classic1", "classic2", "classic3", "classic4"}) {
-        RLock mine{one, name}, other{two, name};
-        mine.lock(Lease{10min});
+TEST_CASE("classic channels: a message that any node publishes reaches the waiter") {
+    Client client{cluster().url(), with(PubSub::classic)};
+    for (std::size_t i = 0; i < 3; ++i) {
+        const std::string name = "classic" + std::to_string(i);
+        CAPTURE(name);
+        // The holder is none of ours, so the waiter listens to the channel that Redisson uses, too.
+        RawRedis redis{cluster().master_of(name)};
+        redis.integer("HSET", name, "somebody:1", 1);
+        redis.integer("PEXPIRE", name, 600'000);
+        RLock lock{client, name};
         auto waiting = start([&] {
-            other.lock();
-            other.unlock();
+            lock.lock();
+            lock.unlock();
         });
-        REQUIRE(eventually([&] { return listeners_of(channel_of(name), "NUMSUB") == 1; }, soon));
-        CHECK(listeners_of(channel_of(name), "SHARDNUMSUB") == 0);
-        mine.unlock();
+        REQUIRE(eventually([&] { return redis.list("PUBSUB", "NUMSUB", channel_of(name)).at(1) == "1"; }, soon));
+        CHECK(listeners_of(channel_of(name), PubSub::sharded) == 0);
+        redis.integer("DEL", name);
+        RawRedis{cluster().node(i)}.integer("PUBLISH", channel_of(name), "0");
         CHECK(ready_within(waiting, soon));
     }
 }
 
-/// Returns until when the exclusive hold of this thread is certain.
-template <class L>
-Instant valid_until_of(L& lock) {
-    if constexpr (std::is_same_v<L, ReadWriteLock>)
-        return lock.write_lock().valid_until();
-    else
-        return lock.valid_until();
+TEST_CASE_TEMPLATE("classic channels: who listens at another node hears of a grant, and gets turns", L, RLock,
+                   ReadWriteLock) {
+    const ClientOptions classic = with(PubSub::classic);
+    Client one{cluster().url(), classic}, two{cluster().url(), classic};
+    const std::string name = std::is_same_v<L, RLock> ? "overheard" : "overheard too";
+    const std::string channel = std::is_same_v<L, RLock> ? channel_of(name) : "redisson_rwlock:{" + name + "}";
+    const std::string places =
+        std::string(std::is_same_v<L, RLock> ? "redlatch_lock_places" : "redlatch_rwlock_places") + ":{" + name + "}";
+    RedisServer& home = cluster().master_of(name);
+    RawRedis redis{home}, listener{another_than(home)};
+    L mine{one, name}, other{two, name};
+    mine.lock();
+    listener.call("SUBSCRIBE", channel);
+    auto waiting = start([&] {
+        other.lock();
+        other.unlock();
+    });
+    REQUIRE(can_be_granted<L>(redis, two, name));
+    commands_when_quiet(two);
+    // The next release is plain.
+    redis.integer("HSET", places, "streak", 8);
+    mine.unlock();
+    const auto heard = listener.receive_within(soon);
+    REQUIRE(heard);
+    CHECK(heard->elements.at(2).string == (std::is_same_v<L, RLock> ? "0" : "1"));
+    REQUIRE(ready_within(waiting, soon));
 }
 
 TEST_CASE_TEMPLATE("a release grants a lock to the client that queues", L, RLock, FencedLock, FairLock, ReadWriteLock) {
-    Client one{cluster().url()}, two{cluster().url()};
     // The names are at all nodes.
-    for (const std::string name : {"granted1", "granted2", "granted3", "granted4"}) {
+    for (std::size_t round = 0; round < 8; ++round) {
+        const std::string name = "granted" + std::to_string(round % 4 + 1);
+        const PubSub pubsub = both_kinds[round / 4];
         CAPTURE(name);
+        CAPTURE(pubsub == PubSub::sharded);
+        Client one{cluster().url(), with(pubsub)}, two{cluster().url(), with(pubsub)};
         // A grant is for two seconds at first, and a busy machine may leave time to prolong it. A hold that was asked for
         // is for thirty.
         bool was_granted = false;
@@ -403,7 +497,7 @@ TEST_CASE_TEMPLATE("a release grants a lock to the client that queues", L, RLock
                 return is_offer;
             });
             RawRedis redis{cluster().master_of(name)};
-            REQUIRE(can_be_granted<L>(redis, two, name, true));
+            REQUIRE(can_be_granted<L>(redis, two, name, pubsub == PubSub::sharded));
             commands_when_quiet(two);
             held.unlock();
             REQUIRE(ready_within(waiting, soon));
