@@ -460,8 +460,10 @@ TEST_CASE_TEMPLATE("classic channels: who listens at another node hears of a gra
     L mine{one, name}, other{two, name};
     mine.lock();
     listener.call("SUBSCRIBE", channel);
+    std::atomic<bool> has_heard = false;  // its release would tell everybody, too
     auto waiting = start([&] {
         other.lock();
+        eventually([&] { return has_heard.load(); }, 2 * soon);
         other.unlock();
     });
     REQUIRE(can_be_granted<L>(redis, two, name));
@@ -470,6 +472,7 @@ TEST_CASE_TEMPLATE("classic channels: who listens at another node hears of a gra
     redis.integer("HSET", places, "streak", 8);
     mine.unlock();
     const auto heard = listener.receive_within(soon);
+    has_heard = true;
     REQUIRE(heard);
     CHECK(heard->elements.at(2).string == (std::is_same_v<L, RLock> ? "0" : "1"));
     REQUIRE(ready_within(waiting, soon));
