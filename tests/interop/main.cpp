@@ -381,7 +381,7 @@ private:
                 const std::size_t next = own.size();
                 const std::string thread = name + "-" + std::to_string(next);
                 const std::size_t kind = next / 2 % row.add.size();
-                own.push_back("plain-" + thread);
+                own.push_back("{" + counter + "}-" + std::to_string(next));  // at the same node
                 // One client of redlatch would refuse a second kind on one name.
                 const std::string client = kind > 0 && !agent->is_java() ? " wd=29000" : "";
                 adding.push_back(
