@@ -74,7 +74,7 @@ foreach(header IN LISTS headers)
         string(REGEX REPLACE "^{ *('[a-z]+'|publish), *([a-z_]+)$" "\\2" key "${change}")
         math(EXPR calls "${calls} + 1")
         if((file MATCHES "^read_write_(lock|release).hpp$" AND key STREQUAL "timeout") OR
-                (file STREQUAL "read_write_stay.hpp" AND key MATCHES "^(timeout|heirs)$"))
+                (file STREQUAL "read_write_stay.hpp" AND key MATCHES "^(timeout|successors)$"))
             continue()
         endif()
         if(NOT key IN_LIST names AND NOT change MATCHES "^{ *publish")

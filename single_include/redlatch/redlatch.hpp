@@ -8987,7 +8987,7 @@ private:
 
 // Opens a connection to the server that is wanted at this moment, before the deadline. Returns the same as
 // Connection::open().
-using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
+using Connector = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI
@@ -9116,10 +9116,10 @@ public:
     // belong to another node by now.
     enum class Connecting { until_deadline, one_attempt };
 
-    Reconnector(const Url& url, Opener open, Milliseconds timeout, Connecting connecting,
+    Reconnector(const Url& url, Connector open, Milliseconds timeout, Connecting connecting,
                 std::function<bool()> has_substitute)
         : url_(url),
-          opener_(std::move(open)),
+          connector_(std::move(open)),
           timeout_(timeout),
           connecting_(connecting),
           has_substitute_(std::move(has_substitute)) {}
@@ -9189,7 +9189,7 @@ public:
         changed_.notify_all();
     }
 
-    // Returns true while a side thread may call the opener.
+    // Returns true while a side thread may call the connector.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
     // Waits for the side thread.
@@ -9280,7 +9280,7 @@ private:
 
     std::optional<Reply> open_link(Instant deadline) noexcept {
         try {
-            auto refusal = opener_(link_, deadline);
+            auto refusal = connector_(link_, deadline);
             if (!refusal) link_.socket.set_receive_timeout(timeout_);
             return refusal;
         } catch (...) {  // no memory, or no thread for the look-up
@@ -9290,7 +9290,7 @@ private:
     }
 
     const Url url_;
-    const Opener opener_;
+    const Connector connector_;
     const Milliseconds timeout_;
     const Connecting connecting_;
     const std::function<bool()> has_substitute_;
@@ -9412,7 +9412,7 @@ public:
 
     // `url` is for error texts only. `has_substitute` returns whether another connection to the same server is up.
     // `answers` is called, on any thread, when a connection has received its first reply.
-    CommandConnection(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
+    CommandConnection(const Url& url, Connector open, Milliseconds timeout, std::function<void()> need_driver,
                       Connecting connecting = Connecting::until_deadline,
                       std::function<bool()> has_substitute = nullptr, std::function<void()> answers = nullptr)
         : timeout_(timeout),
@@ -9550,7 +9550,7 @@ public:
         pipeline_.forget();
     }
 
-    // Returns true while a side thread may call the opener.
+    // Returns true while a side thread may call the connector.
     bool is_opening_aside() const noexcept { return reconnector_.is_opening_aside(); }
 
     // In the child after a fork: closes the descriptor and touches nothing else.
@@ -10204,10 +10204,10 @@ public:
 
     // `wake` makes the serving thread look at duty() again. `answers` is called when a connection has received its
     // first reply. Both are called on any thread. `ping_interval`: zero for never.
-    PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake,
+    PubSubConnection(Connector open, Milliseconds timeout, std::function<void()> wake,
                      Channels channels = Channels::classic, std::function<void()> answers = nullptr,
                      Milliseconds ping_interval = Milliseconds(0))
-        : opener_(std::move(open)),
+        : connector_(std::move(open)),
           timeout_(timeout),
           ping_interval_(ping_interval),
           wake_(std::move(wake)),
@@ -10312,9 +10312,9 @@ public:
 
     void close_inherited() noexcept { link_.socket.close_inherited(); }
 
-    // Called at the end. Afterwards the opener is not called any more.
+    // Called at the end. Afterwards the connector is not called any more.
     void finish() noexcept { opening_aside_.finish(); }
-    // Returns true while a side thread may call the opener.
+    // Returns true while a side thread may call the connector.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
 private:
@@ -10392,7 +10392,7 @@ private:
     void open(Instant deadline) noexcept {
         bool done = false;
         try {
-            done = !opener_(link_, deadline);
+            done = !connector_(link_, deadline);
         } catch (...) {  // no memory
         }
         opened(done);
@@ -10537,7 +10537,7 @@ private:
         }
     }
 
-    const Opener opener_;
+    const Connector connector_;
     const Milliseconds timeout_;
     const Milliseconds ping_interval_;
     const std::function<void()> wake_;
@@ -10603,7 +10603,7 @@ class KeyTracker {
 public:
     // `wake` makes the serving thread look at the duties again. `answers` is called when a connection has received its
     // first reply. Both are called on any thread.
-    KeyTracker(const Url& url, const Opener& open, Milliseconds timeout, std::function<void()> wake,
+    KeyTracker(const Url& url, const Connector& open, Milliseconds timeout, std::function<void()> wake,
                const std::function<void()>& answers)
         : wake_(std::move(wake)),
           reader_(url, open, timeout, wake_, CommandConnection::Connecting::one_attempt, nullptr, answers),
@@ -10689,7 +10689,7 @@ public:
         invalidations_.close_inherited();
     }
 
-    // Called at the end. Afterwards neither the opener nor a completion is called any more.
+    // Called at the end. Afterwards neither the connector nor a completion is called any more.
     void finish() noexcept {
         invalidations_.finish();
         reader_.forget_posted();
@@ -11151,12 +11151,12 @@ public:
 private:
     static constexpr Milliseconds probe_pause{250};  // between commands to a node that reports that it is down
 
-    Opener opener() {
+    Connector connector() {
         return [this](Connection& connection, Instant deadline) { return open(connection, deadline); };
     }
 
     CommandConnection make_connection() {
-        return CommandConnection(url_, opener(), timeout_, request_poll_, CommandConnection::Connecting::one_attempt,
+        return CommandConnection(url_, connector(), timeout_, request_poll_, CommandConnection::Connecting::one_attempt,
                                  nullptr, [this] { answers(); });
     }
 
@@ -11176,10 +11176,10 @@ private:
 public:
     CommandConnection shared = make_connection();
     OwnConnections own{[this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
-    PubSubConnection subscriber{
-        opener(),          timeout_, request_poll_, PubSubConnection::Channels::of_node, [this] { answers(); },
-        url_.ping_interval};
-    KeyTracker tracker{url_, opener(), timeout_, request_poll_, [this] { answers(); }};
+    PubSubConnection subscriber{connector(),           timeout_,
+                                request_poll_,         PubSubConnection::Channels::of_node,
+                                [this] { answers(); }, url_.ping_interval};
+    KeyTracker tracker{url_, connector(), timeout_, request_poll_, [this] { answers(); }};
     std::atomic<bool> is_down{false};  // the node reports that it is down; read without the mutex, too
     Reply down_words;                  // its error reply
     Instant next_probe{};              // gets no command before this, while it is down
@@ -12900,7 +12900,7 @@ public:
 
 protected:
     // `open` finds the server.
-    Standalone(const Url& url, Milliseconds timeout, Opener open)
+    Standalone(const Url& url, Milliseconds timeout, Connector open)
         : url_(url),
           timeout_(timeout),
           open_(reporting(std::move(open))),
@@ -12932,7 +12932,7 @@ protected:
         tracker_.leave_before(epoch, listener);
     }
 
-    // Called at the end. Afterwards neither the opener nor a completion is called any more.
+    // Called at the end. Afterwards neither the connector nor a completion is called any more.
     void finish() noexcept {
         subscriber_.finish();
         tracker_.finish();
@@ -12988,8 +12988,8 @@ private:
         std::optional<std::string> why_;
     };
 
-    // Returns an opener that reports its failures to run(). One that had no time, or was told to stop, shows nothing.
-    Opener reporting(Opener open) {
+    // Returns a connector that reports its failures to run(). One that had no time, or was told to stop, shows nothing.
+    Connector reporting(Connector open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             const Instant begun = Clock::now();
             std::optional<Reply> refusal = open(link, deadline);
@@ -13003,7 +13003,7 @@ private:
     }
 
     // Notes the time before a command is sent over the opened connection. No server was asked anything before the first one.
-    Opener noting(Opener open) {
+    Connector noting(Connector open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             std::optional<Reply> refusal = open(link, deadline);
             if (refusal || !was_opened_.exchange(true)) return refusal;
@@ -13028,7 +13028,7 @@ private:
     const Url url_;
     const Milliseconds timeout_;
     Unreached unreached_;
-    const Opener open_;
+    const Connector open_;
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;
     KeyTracker tracker_;
@@ -17757,29 +17757,29 @@ public:
     // local_handoff_limit times in a row it is the turn of the others. Returns false if the server has to be told.
     bool hand_over(std::int64_t amount, const Settings& settings) requires HandsOver<Protocol> {
         const std::lock_guard lock(core_.mutex);
-        Member* const heir = room_.queue.front();
+        Member* const successor = room_.queue.front();
         const bool is_confirmed = settings.require_replicas != 0 || settings.require_fsync;
-        // A question that is under way may be answered with what the heir wants. A release creates what does not exist.
-        if (!heir || !is_set_up_ || heir->phase != Waiter::Phase::waiting || heir->want.amount() != amount ||
-            is_confirmed || heir->require_replicas != 0 || heir->require_fsync ||
-            handoffs_ >= settings.local_handoff_limit) {
+        // A question that is under way may be answered with what the successor wants. A release creates what does not exist.
+        if (!successor || !is_set_up_ || successor->phase != Waiter::Phase::waiting ||
+            successor->want.amount() != amount || is_confirmed || successor->require_replicas != 0 ||
+            successor->require_fsync || handoffs_ >= settings.local_handoff_limit) {
             handoffs_ = 0;
             return false;
         }
         ++handoffs_;
         core_.session.count_handoff();
         core_.session.count_acquisition();
-        heir->want.served = true;
-        heir->phase = Waiter::Phase::served;
-        room_.queue.leave(*heir);
+        successor->want.served = true;
+        successor->phase = Waiter::Phase::served;
+        room_.queue.leave(*successor);
         room_.queue.saw(amount, Clock::now());
         // The next one waits at the place of this process, too. What the server has answered holds for one that wants the
         // same.
         if (Member* const next = room_.queue.front()) {
-            if (next->want.amount() == amount) next->refused_at = std::max(next->refused_at, heir->refused_at);
+            if (next->want.amount() == amount) next->refused_at = std::max(next->refused_at, successor->refused_at);
             room_.wake(*next);
         }
-        room_.wake(*heir);
+        room_.wake(*successor);
         return true;
     }
 
@@ -19734,7 +19734,7 @@ local ends = wanted_until + margin
 local changes = {}
 local told, gone
 if how_many == 'all' then
-    -- What was notified before, and has not gone on yet, needs no heir: nobody waits any longer.
+    -- What was notified before, and has not gone on yet, needs no successor: nobody waits any longer.
     local all = redis.call('zrangebyscore', waiters, '1', last_place)
     told, gone = #all, 0
     table.insert(changes, {'zrem', waiters, ''})
@@ -19794,7 +19794,7 @@ inline constexpr Script digested<scripts::condition_look>{scripts::condition_loo
     "df37aab6eb768add3caacbec4473abb42444fa58"};
 template <>
 inline constexpr Script digested<scripts::condition_notify>{scripts::condition_notify,
-    "9ffd3fce5acdfb93d61bd532bde8b9f3bd9e30d1"};
+    "84b9e70b28e44a12993778f23e52600b6a2c343b"};
 template <>
 inline constexpr Script digested<scripts::condition_register>{scripts::condition_register,
     "598c8aae9af4541c39e3a40c8a4aac843a19e367"};
@@ -20278,9 +20278,9 @@ local function put_back(lock, owner, count, left)
     if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
 end
 -- Puts the next owner in the owner's place. Returns nil, or the error.
-local function replace(lock, owner, count, heir, lease, left)
+local function replace(lock, owner, count, successor, lease, left)
     redis.call('pexpire', lock, lease)
-    local reply = redis.pcall('hincrby', lock, heir, '1')
+    local reply = redis.pcall('hincrby', lock, successor, '1')
     if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
     if type(reply) ~= 'table' then return nil end
     put_back(lock, owner, count, left)
@@ -20290,12 +20290,12 @@ end
 
 // Follows next_owner.
 inline constexpr ScriptText staying{R"lua(
--- Leaves the lock taken by the heir, for `rest` ms at most and never for longer than by the owner. Returns nil or the
+-- Leaves the lock taken by the successor, for `rest` ms at most and never for longer than by the owner. Returns nil or the
 -- error, the new lease, and the earlier one.
-local function stay(lock, owner, count, heir, rest)
+local function stay(lock, owner, count, successor, rest)
     local left = redis.call('pttl', lock)
     local lease = left < 0 and rest or math.max(1, math.min(left, rest))
-    return replace(lock, owner, count, heir, lease, left), lease, left
+    return replace(lock, owner, count, successor, lease, left), lease, left
 end
 )lua"};
 
@@ -20368,15 +20368,15 @@ inline constexpr ScriptText rlock_hand_over{R"lua(
 -- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
 local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local owner, successor, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- An earlier copy has done it.
-if redis.call('hexists', lock, heir) == 1 then return 1 end
+if redis.call('hexists', lock, successor) == 1 then return 1 end
 local count = redis.call('hget', lock, owner)
 if not count then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
+local refusal = replace(lock, owner, count, successor, lease, left)
 if refusal then return refusal end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
@@ -20387,11 +20387,11 @@ inline constexpr ScriptText rlock_stay{R"lua(
 -- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
 local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, rest, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local owner, successor, rest, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local now = time_in_ms()
 local count = redis.call('hget', lock, owner)
 if not count then return -now end
-local refusal, lease, left = stay(lock, owner, count, heir, rest)
+local refusal, lease, left = stay(lock, owner, count, successor, rest)
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
 if lease ~= left then redis.pcall(publish, channel, '0') end
@@ -20446,7 +20446,7 @@ inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
     "34c7e72866f0ee9068f0627a9613d8580991f7f6"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
+    "faf5358c1d5b7323914b93f0f1bdf3fffba06b22"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
     "e92178b6265c6cf8e5d9ccafffef57fa1583f726"};
@@ -20458,7 +20458,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 template <>
 inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
-    "3c6b3ca67d7a8090cab168f4139e13193b1d24ef"};
+    "6ad159a14c416cb1ad1a6e1504c8721a5d9e861d"};
 // clang-format on
 
 }  // namespace detail
@@ -21968,7 +21968,7 @@ public:
 
     // Ends a hold, whatever its levels, but leaves the lock taken for the rest of its minimum hold, by a number that nobody
     // has. So a late renewal finds nothing to prolong. The reply: see read_stay().
-    virtual Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const = 0;
+    virtual Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const = 0;
 
     // Releases everything that these owners hold. The reply is the server's clock.
     virtual Call give_up(std::span<const std::string_view> owners) const = 0;
@@ -22241,7 +22241,8 @@ struct Leaving {
     std::int64_t unsettled;  // of the hold
     Settings settings{};     // likewise
     Instant stays_until = Instant::min();  // likewise
-    std::uint64_t heir = 0;  // the number under which the lock stays taken after this last level; 0: it becomes free
+    std::uint64_t successor =
+        0;  // the number under which the lock stays taken after this last level; 0: it becomes free
 };
 
 // Returns how long a lock stays taken from now on.
@@ -22300,9 +22301,9 @@ public:
 
     // Ends the number under which the lock stays taken, when its time is over, if the lease alone may not do that. Without
     // memory the leases of those who keep the key end it.
-    void end_heir(std::uint64_t heir, Instant stays_until) noexcept try {
+    void end_successor(std::uint64_t successor, Instant stays_until) noexcept try {
         if (!core_.kind.outlives_lease) return;
-        core_.outbox.add({heir}, 0, stays_until + core_.session.options().watchdog_timeout, stays_until);
+        core_.outbox.add({successor}, 0, stays_until + core_.session.options().watchdog_timeout, stays_until);
         core_.schedule();
     } catch (const std::bad_alloc&) {
     }
@@ -22341,12 +22342,12 @@ public:
 private:
     // Ends the hold of an item, but not yet the lock.
     void post_stay(const Outbox::Due& item, Instant now) {
-        const std::uint64_t hold = item.unwanted.hold, heir = core_.next_number();
-        core_.session.post(core_.protocol.stay(hold, heir, rest_until(item.stays_until, now)),
-                           [this, keep = core_.keep(), hold, heir, until = item.stays_until](Reply reply) {
+        const std::uint64_t hold = item.unwanted.hold, successor = core_.next_number();
+        core_.session.post(core_.protocol.stay(hold, successor, rest_until(item.stays_until, now)),
+                           [this, keep = core_.keep(), hold, successor, until = item.stays_until](Reply reply) {
                                if (read_stay(reply).kind == ReleaseAnswer::Kind::released) {
                                    const std::lock_guard lock(core_.mutex);
-                                   end_heir(heir, until);
+                                   end_successor(successor, until);
                                }
                                if (reply.is_integer()) reply.integer = std::abs(reply.integer);
                                delivered(hold, reply);
@@ -22955,7 +22956,7 @@ public:
         Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
                         hold.unsettled, hold.settings,  hold.stays_until};
         if (hold.count == 1) {
-            if (hold.stays(Clock::now())) leaving.heir = core_.next_number();
+            if (hold.stays(Clock::now())) leaving.successor = core_.next_number();
             leases_.finish(hold);
             return leaving;
         }
@@ -23008,7 +23009,8 @@ public:
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
             last = send(leaving.settings, [&](bool again, Instant deadline) {
-                return leaving.heir != 0 ? call_stay(leaving, deadline) : call_release(leaving.hold, again, deadline);
+                return leaving.successor != 0 ? call_stay(leaving, deadline)
+                                              : call_release(leaving.hold, again, deadline);
             });
         }
         return last_released(lock, last.reply, leaving, last.resent,
@@ -23046,7 +23048,7 @@ public:
                 relock.unlock();
                 done(outcome);
             };
-            core_.session.post(leaving.heir != 0
+            core_.session.post(leaving.successor != 0
                                    ? stay(leaving)
                                    : core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
                                std::move(answered), receiver);
@@ -23208,7 +23210,7 @@ private:
     }
 
     Call stay(const Leaving& leaving) const {
-        return core_.protocol.stay(leaving.hold, leaving.heir, rest_until(leaving.stays_until, Clock::now()));
+        return core_.protocol.stay(leaving.hold, leaving.successor, rest_until(leaving.stays_until, Clock::now()));
     }
 
     // Sends the release of a last level after which the lock stays taken.
@@ -23228,11 +23230,11 @@ private:
     template <class Released>
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
                                   bool resent, Released released) {
-        const ReleaseAnswer answer = leaving.heir != 0 ? read_stay(reply) : core_.protocol.read_release(reply);
+        const ReleaseAnswer answer = leaving.successor != 0 ? read_stay(reply) : core_.protocol.read_release(reply);
         if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
-        if (leaving.heir != 0) deliveries_.end_heir(leaving.heir, leaving.stays_until);
+        if (leaving.successor != 0) deliveries_.end_successor(leaving.successor, leaving.stays_until);
         // A copy of the unanswered acquire command may still arrive.
         if (leaving.unsettled != 0)
             deliveries_.give_back_later(leaving, deliveries_.unsettled_until(leaving.unsettled));
@@ -23633,7 +23635,7 @@ public:
         const bool answered =
             classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        // The heir comes first: what follows it may fail for want of memory.
+        // The successor comes first: what follows it may fail for want of memory.
         if (handed && sent.reply.replicated && waiting &&
             Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
             recorded(sent, sent_at, successor_lease, answer.token)) {
@@ -23675,7 +23677,7 @@ private:
         // hand-over, or there was no memory to record it.
         const Instant now = Clock::now();
         const Instant over = now + sent.claim.lease;
-        if (handed) core_.outbox.add({sent.claim.hold}, unsettled_of_heir(sent), over, now);
+        if (handed) core_.outbox.add({sent.claim.hold}, unsettled_of_successor(sent), over, now);
         if (!answered)
             core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
                              std::max(over, sent.leaving.until), now);
@@ -23707,7 +23709,7 @@ private:
         if (parts_.leases.live_hold(successor.owner)) return false;
         try {
             parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings).unsettled =
-                unsettled_of_heir(handed);
+                unsettled_of_successor(handed);
             return true;
         } catch (...) {
             parts_.leases.forget(successor.owner);
@@ -23717,7 +23719,7 @@ private:
 
     // Returns the server time until which the successor's number may hold the lock by late copies of the acquire and of the
     // hand-over, in this order; 0 if they cannot do that.
-    static std::int64_t unsettled_of_heir(const HandOver& handed) {
+    static std::int64_t unsettled_of_successor(const HandOver& handed) {
         if (!handed.unknown || handed.leaving.unsettled == 0) return 0;
         return std::max(handed.leaving.unsettled, handed.claim.until);
     }
@@ -25349,10 +25351,10 @@ inline constexpr ScriptText fair_stay = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, the owner that
 -- takes its place, its lease in ms.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
-local owner, heir, rest = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local owner, successor, rest = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local count = redis.call('hget', lock, owner)
 if not count then return -now end
-local refusal = stay(lock, owner, count, heir, rest)
+local refusal = stay(lock, owner, count, successor, rest)
 if refusal then return refusal end
 -- The first waiter relies on the earlier, longer lease.
 tell_next(true)
@@ -25460,7 +25462,7 @@ inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
     "64da9da1c483644dd35ade33fb34f53eadaf0d24"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "ad5c2341ffde186a039154e80d6945570d101a16"};
+    "c99193846f757745a8cc646aa048fff94248bd4e"};
 // clang-format on
 
 }  // namespace detail
@@ -25518,10 +25520,10 @@ public:
                 {PublishCommand(), channels_, text(hold), remaining, lease}};
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
         return {digested<scripts::fair_stay>,
                 {key_, queue_, timeouts_, slots_},
-                {PublishCommand(), channels_, text(hold), text(heir), rest}};
+                {PublishCommand(), channels_, text(hold), text(successor), rest}};
     }
 
     // Releases everything that these owners have: a hold and a slot in the queue. The reply is the server's clock.
@@ -26232,11 +26234,11 @@ end)
 inline constexpr ScriptText queue_stay{R"lua(
 -- KEYS: lock, channel, queue, places.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
-local owner, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local owner, successor, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
 publish, now = ARGV[4], time_in_ms()
 local count = redis.call('hget', lock, owner)
 if not count then return -now end
-local refusal, lease, left = stay(lock, owner, count, heir, rest)
+local refusal, lease, left = stay(lock, owner, count, successor, rest)
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
 if lease ~= left then
@@ -26250,9 +26252,9 @@ inline constexpr ScriptText queue_hand_over{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, next owner, the next owner's lease in ms, publish
 -- command, wanted until.
 -- Answer: 1 = the next owner holds it; of a fenced lock {1, token}; nil = neither of them does.
-local owner, heir, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
+local owner, successor, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
 publish = ARGV[4]
-if redis.call('hexists', lock, heir) == 1 then
+if redis.call('hexists', lock, successor) == 1 then
     -- An earlier copy has done it, and drew the last token.
     if not counter then return 1 end
     local token = last_token(counter)
@@ -26266,7 +26268,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = counter and next_token(counter)
 if counter and not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
+local refusal = replace(lock, owner, count, successor, lease, left)
 if refusal then return refusal end
 local drawn = counter and redis.pcall('set', counter, string.format('%.0f', token))
 if drawn and drawn.err then
@@ -26298,10 +26300,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "a868f5fcd228e70090258f8399fe8c9682ebb1af"};
+    "d167f9b0fe78451afaac9cbe2b26614da195bfbc"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "ab459161af23efc2b91d8277ca44b49df37f2661"};
+    "e003a8bb2b9d56bcc856e4ee3e8887827e81a820"};
 // clang-format on
 
 }  // namespace detail
@@ -26751,9 +26753,9 @@ public:
         return release(hold, 0, Milliseconds(0));
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        if (queues()) return queue_call(kind.queue->stay, {text(hold), text(heir), rest, PublishCommand()});
-        return {digested<scripts::rlock_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand()}};
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
+        if (queues()) return queue_call(kind.queue->stay, {text(hold), text(successor), rest, PublishCommand()});
+        return {digested<scripts::rlock_stay>, {key_, channel_}, {text(hold), text(successor), rest, PublishCommand()}};
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {
@@ -26874,8 +26876,8 @@ inline constexpr ScriptText fenced_hand_over{R"lua(
 -- until.
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
 local lock, counter, channel = KEYS[1], KEYS[2], KEYS[3]
-local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if redis.call('hexists', lock, heir) == 1 then
+local owner, successor, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if redis.call('hexists', lock, successor) == 1 then
     -- An earlier copy has done it, and drew the last token.
     local token = last_token(counter)
     if not token then return no_token() end
@@ -26888,7 +26890,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
+local refusal = replace(lock, owner, count, successor, lease, left)
 if refusal then return refusal end
 local drawn = redis.pcall('set', counter, string.format('%.0f', token))
 if drawn.err then
@@ -26915,7 +26917,7 @@ inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquir
     "60827f2e58a8459f1c23ce24ed21e029a6d5f912"};
 template <>
 inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
-    "65232c565a3fde2a10f1289266c471de5deca3cd"};
+    "82aa8456bbf3acd8675aac074cba4db6f00dc4a1"};
 // clang-format on
 
 }  // namespace detail
@@ -26993,7 +26995,7 @@ inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_
     "f0b0adf63cedc875e25876b06413e9cd7abb65f4"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "76aaf45fad2d2d9a8d7a3d5e5949d193973e198e"};
+    "07387d05a5d07e477bd865dee53238aa213fea30"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
     "7919bfd82f7b3451426b011729a5073a16d3a3bd"};
@@ -29957,15 +29959,15 @@ inline constexpr ScriptText mutex_hand_over{R"lua(
 -- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, wanted until.
 -- Answer: 1 = the next holder has it; nil = neither of them does.
 local lock = KEYS[1]
-local value, heir, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local value, successor, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local current = redis.call('get', lock)
-if current == heir then return 1 end
+if current == successor then return 1 end
 if current ~= value then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 -- If SET is refused, the owner still holds the lock and releases it by another command.
 redis.call('pexpire', lock, lease)
-redis.call('set', lock, heir, 'px', lease)
+redis.call('set', lock, successor, 'px', lease)
 return 1
 )lua"};
 
@@ -29973,13 +29975,13 @@ inline constexpr ScriptText mutex_stay{R"lua(
 -- KEYS: lock.  ARGV: value, the value that takes its place, its lease in ms.
 -- Answer: the server's clock, negative if it is not held with this value. Never creates a key, never prolongs a TTL.
 local lock = KEYS[1]
-local value, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local value, successor, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now = time_in_ms()
 if redis.call('get', lock) ~= value then return -now end
 local left = redis.call('pttl', lock)
 local lease = left < 0 and rest or math.max(1, math.min(left, rest))
 redis.call('pexpire', lock, lease)
-redis.call('set', lock, heir, 'px', lease)
+redis.call('set', lock, successor, 'px', lease)
 return now
 )lua"};
 
@@ -30035,7 +30037,7 @@ inline constexpr Script digested<scripts::mutex_give_up>{scripts::mutex_give_up,
     "119da3d36fc09df99559caa8aba511266bb41bb6"};
 template <>
 inline constexpr Script digested<scripts::mutex_hand_over>{scripts::mutex_hand_over,
-    "6d1d545859c27545fa83debd6f88e3ea1cda923f"};
+    "2ecf5285bbd9cc6dabcd2271422e8c6b843a772b"};
 template <>
 inline constexpr Script digested<scripts::mutex_release>{scripts::mutex_release,
     "dea84919d474e92dd1bf15fe22a17c21d253a8f8"};
@@ -30047,7 +30049,7 @@ inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
     "bc5caad59f82aa990266c22b587cf364e6913613"};
 template <>
 inline constexpr Script digested<scripts::mutex_stay>{scripts::mutex_stay,
-    "eac1df162472efdf442df77b25929a4eab4c2a94"};
+    "2ea310b2a6c0fdd588989b7fba85469789c02ae5"};
 // clang-format on
 
 }  // namespace detail
@@ -30120,8 +30122,8 @@ public:
         return first_release(hold);
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return {digested<scripts::mutex_stay>, {key_}, {text(hold), text(heir), rest}};
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
+        return {digested<scripts::mutex_stay>, {key_}, {text(hold), text(successor), rest}};
     }
 
     // Releases the holds of these values. The reply is the server's clock.
@@ -33233,7 +33235,7 @@ inline constexpr ScriptText read_stay{R"lua(
 -- KEYS: lock, channel (, mark of a waiting writer, queue, places).
 -- ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a hash, never prolongs a TTL.
-local owner, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local owner, successor, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
 publish, tag, now = ARGV[4], ARGV[5], time_in_ms()
 local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
 local mode = redis.call('hget', lock, 'mode')
@@ -33246,10 +33248,10 @@ local before = redis.call('pttl', lock)
 -- The writer's lease, if it is a reader, too; or the longest one of the readers.
 local ttl = before
 if mode == 'read' then ttl = math.max(lease, read_lease(lock, tag, owner)) end
-local heirs = tag .. ':' .. heir .. ':rwlock_timeout:1'
+local successors = tag .. ':' .. successor .. ':rwlock_timeout:1'
 local changes = {{'pexpire', lock, math.max(1, ttl), undo = before > 0 and {'pexpire', lock, before}},
-                 {'set', heirs, '1', 'px', lease, undo = {'del', heirs}},
-                 {'hset', lock, heir, '1', undo = {'hdel', lock, heir}},
+                 {'set', successors, '1', 'px', lease, undo = {'del', successors}},
+                 {'hset', lock, successor, '1', undo = {'hdel', lock, successor}},
                  {'hdel', lock, owner, undo = {'hset', lock, owner, current}}}
 -- As the last change, because nothing undoes it.
 for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
@@ -33267,7 +33269,7 @@ inline constexpr ScriptText write_stay{R"lua(
 -- KEYS: as of read_stay.
 -- ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
-local writer, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local writer, successor, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
 publish, tag, now = ARGV[4], ARGV[5], time_in_ms()
 local current = redis.call('hget', lock, writer)
 if not current then return -now end
@@ -33276,7 +33278,7 @@ local left = redis.call('pttl', lock)
 local longest = math.max(rest, read_lease(lock, tag))
 local lease = left < 0 and longest or math.max(1, math.min(left, longest))
 local refusal = all_or_none({{'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}},
-                             {'hset', lock, heir, '1', undo = {'hdel', lock, heir}}, {'hdel', lock, writer}})
+                             {'hset', lock, successor, '1', undo = {'hdel', lock, successor}}, {'hdel', lock, writer}})
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
 if lease ~= left then
@@ -33300,10 +33302,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "7942d510406d5e5ef50b09727d545d9869221504"};
+    "5767cc65fa364df8d97722861d568f2b87dab7e9"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "5b41da1401823ea70180006cb802ba9a2f9ddff4"};
+    "a69985872d36bc8081c1cf47806279da5510945d"};
 // clang-format on
 
 }  // namespace detail
@@ -33370,8 +33372,8 @@ protected:
         return change_by(script, queue_.grant_after(hold), {text(hold), 0, Milliseconds(0), PublishCommand(), tag_});
     }
 
-    Call stay_by(const Script& script, const OwnerText& field, const OwnerText& heir, Milliseconds rest) const {
-        return change_by(script, queues(), {field, heir, rest, PublishCommand(), tag_});
+    Call stay_by(const Script& script, const OwnerText& field, const OwnerText& successor, Milliseconds rest) const {
+        return change_by(script, queues(), {field, successor, rest, PublishCommand(), tag_});
     }
 
     Call give_up_by(const Script& script, std::span<const std::string_view> owners) const {
@@ -33415,8 +33417,8 @@ public:
         return first_release_by(digested<scripts::read_release>, hold);
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return stay_by(digested<scripts::read_stay>, text(hold), text(heir), rest);
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
+        return stay_by(digested<scripts::read_stay>, text(hold), text(successor), rest);
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {
@@ -33479,8 +33481,8 @@ public:
         return first_release_by(digested<scripts::write_release>, hold);
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return stay_by(digested<scripts::write_stay>, text(hold), text(heir), rest);
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
+        return stay_by(digested<scripts::write_stay>, text(hold), text(successor), rest);
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {

@@ -58,7 +58,7 @@ constexpr auto deferred = asio::experimental::deferred;
 const std::array all_types{asio::cancellation_type::terminal, asio::cancellation_type::partial,
                            asio::cancellation_type::total};
 
-struct Bench {
+struct Fixture {
     RedisServer server{};
     RawRedis redis{server};
     Client client{server.url()};
@@ -133,10 +133,10 @@ struct WithAllocator {
 // --- tokens ----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("asio: a callback without an executor is called where operations complete by default") {
-    Bench bench;
+    Fixture fixture;
     std::promise<std::pair<ErrorCode, Hold>> done;
     std::thread::id thread, by_default;
-    redlatch::async(bench.orders.async_lock(), [&](ErrorCode ec, Hold hold) {
+    redlatch::async(fixture.orders.async_lock(), [&](ErrorCode ec, Hold hold) {
         thread = std::this_thread::get_id();
         done.set_value({ec, std::move(hold)});
     });
@@ -144,27 +144,27 @@ TEST_CASE("asio: a callback without an executor is called where operations compl
         const auto [ec, hold] = done.get_future().get();
         CHECK_FALSE(ec);
         CHECK(hold);
-        CHECK(bench.orders.is_locked());
+        CHECK(fixture.orders.is_locked());
     }
     std::promise<void> second;
-    bench.orders.async_lock().start([&](std::error_code, const Hold&) {
+    fixture.orders.async_lock().start([&](std::error_code, const Hold&) {
         by_default = std::this_thread::get_id();
         second.set_value();
     });
     second.get_future().get();
     CHECK(thread == by_default);
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 TEST_CASE("asio: use_future") {
-    Bench bench;
-    Hold hold = redlatch::async(bench.orders.async_lock(), asio::use_future).get();
+    Fixture fixture;
+    Hold hold = redlatch::async(fixture.orders.async_lock(), asio::use_future).get();
     CHECK(hold);
-    CHECK_FALSE(redlatch::async(bench.orders.async_try_lock(), asio::use_future).get());
+    CHECK_FALSE(redlatch::async(fixture.orders.async_try_lock(), asio::use_future).get());
     hold = Hold();
-    REQUIRE(bench.is_clean());
-    bench.redis.text("SET", "orders", "a string");
-    auto failed = redlatch::async(bench.orders.async_lock(), asio::use_future);
+    REQUIRE(fixture.is_clean());
+    fixture.redis.text("SET", "orders", "a string");
+    auto failed = redlatch::async(fixture.orders.async_lock(), asio::use_future);
     try {
         static_cast<void>(failed.get());
         FAIL("no error");
@@ -174,43 +174,43 @@ TEST_CASE("asio: use_future") {
 }
 
 TEST_CASE("asio: if the operation's executor drops the completion, the handler is destroyed and the hold given back") {
-    Bench bench;
+    Fixture fixture;
     const auto drops = [](const std::function<void()>&) {};
-    auto broken = redlatch::async(bench.orders.async_lock().on(drops), asio::use_future);
+    auto broken = redlatch::async(fixture.orders.async_lock().on(drops), asio::use_future);
     REQUIRE(broken.wait_for(20s) == std::future_status::ready);
     CHECK_THROWS_AS(static_cast<void>(broken.get()), std::future_error);
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 TEST_CASE("asio: use_awaitable, as_tuple and deferred") {
-    Bench bench;
+    Fixture fixture;
     asio::io_context context;
     const auto visit = [&]() -> asio::awaitable<void> {
         {
-            const Hold hold = co_await redlatch::async(bench.orders.async_lock(), asio::use_awaitable);
+            const Hold hold = co_await redlatch::async(fixture.orders.async_lock(), asio::use_awaitable);
             CHECK(hold);
-            CHECK(bench.orders.is_locked());
+            CHECK(fixture.orders.is_locked());
         }
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
         {
-            auto later = redlatch::async(bench.orders.async_lock(Lease{20s}), deferred);
-            CHECK_FALSE(bench.orders.is_locked());
+            auto later = redlatch::async(fixture.orders.async_lock(Lease{20s}), deferred);
+            CHECK_FALSE(fixture.orders.is_locked());
             const Hold hold = co_await std::move(later)(asio::use_awaitable);
             CHECK(hold);
-            const auto [ec, none] = co_await redlatch::async(bench.orders.async_try_lock_for(20ms),
+            const auto [ec, none] = co_await redlatch::async(fixture.orders.async_try_lock_for(20ms),
                                                              asio::experimental::as_tuple(asio::use_awaitable));
             CHECK_FALSE(ec);
             CHECK_FALSE(none);
         }
-        CHECK(bench.is_clean());
-        bench.redis.text("SET", "orders", "a string");
+        CHECK(fixture.is_clean());
+        fixture.redis.text("SET", "orders", "a string");
         const auto [ec, none] =
-            co_await redlatch::async(bench.orders.async_lock(), asio::experimental::as_tuple(asio::use_awaitable));
+            co_await redlatch::async(fixture.orders.async_lock(), asio::experimental::as_tuple(asio::use_awaitable));
         CHECK(ec == errc::wrong_type);
         CHECK_FALSE(none);
         bool thrown = false;
         try {
-            const Hold none_either = co_await redlatch::async(bench.orders.async_lock(), asio::use_awaitable);
+            const Hold none_either = co_await redlatch::async(fixture.orders.async_lock(), asio::use_awaitable);
         } catch (const SystemError& error) {
             thrown = error.code() == errc::wrong_type;
         }
@@ -222,13 +222,13 @@ TEST_CASE("asio: use_awaitable, as_tuple and deferred") {
 }
 
 TEST_CASE("asio: a stop token of the operation cancels it, too") {
-    Bench bench;
-    const Hold first = bench.orders.hold();
+    Fixture fixture;
+    const Hold first = fixture.orders.hold();
     asio::io_context context;
     std::stop_source stop;
     Called called;
-    redlatch::async(bench.orders.async_lock(stop.get_token()), asio::bind_executor(context, called.handler()));
-    REQUIRE(bench.has_waiters(1));
+    redlatch::async(fixture.orders.async_lock(stop.get_token()), asio::bind_executor(context, called.handler()));
+    REQUIRE(fixture.has_waiters(1));
     stop.request_stop();
     context.run();
     CHECK(called.ec == errc::cancelled);
@@ -237,12 +237,12 @@ TEST_CASE("asio: a stop token of the operation cancels it, too") {
 // --- executor and allocator ------------------------------------------------------------------------------------------
 
 TEST_CASE("asio: completes on the handler's executor, which does not run out of work meanwhile") {
-    Bench bench;
-    std::optional<Hold> first = bench.orders.hold();
+    Fixture fixture;
+    std::optional<Hold> first = fixture.orders.hold();
     asio::io_context context;
     Called called;
-    redlatch::async(bench.orders.async_lock(), asio::bind_executor(context, called.handler()));
-    REQUIRE(bench.has_waiters(1));
+    redlatch::async(fixture.orders.async_lock(), asio::bind_executor(context, called.handler()));
+    REQUIRE(fixture.has_waiters(1));
     CHECK(context.poll() == 0);
     CHECK_FALSE(context.stopped());
     std::thread release([&] {
@@ -257,13 +257,13 @@ TEST_CASE("asio: completes on the handler's executor, which does not run out of 
 }
 
 TEST_CASE("asio: other executors: strands, a thread pool, any_io_executor") {
-    Bench bench;
+    Fixture fixture;
     asio::thread_pool pool(2);
     std::vector<std::future<std::thread::id>> threads;
     const auto start = [&](auto executor) {
         auto done = std::make_shared<std::promise<std::thread::id>>();
         threads.push_back(done->get_future());
-        redlatch::async(bench.orders.async_lock(), asio::bind_executor(executor, [done](ErrorCode, const Hold& hold) {
+        redlatch::async(fixture.orders.async_lock(), asio::bind_executor(executor, [done](ErrorCode, const Hold& hold) {
                             CHECK(hold);
                             done->set_value(std::this_thread::get_id());
                         }));
@@ -275,15 +275,15 @@ TEST_CASE("asio: other executors: strands, a thread pool, any_io_executor") {
     start(asio::strand<asio::any_io_executor>(pool.get_executor()));
     for (auto& thread : threads) CHECK(thread.get() != std::this_thread::get_id());
     pool.join();
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 TEST_CASE("asio: a handler that blocks delays no completion on other executors") {
-    Bench bench;
-    RLock parcels{bench.client, "parcels"};
+    Fixture fixture;
+    RLock parcels{fixture.client, "parcels"};
     std::promise<void> go_on;
     std::promise<void> blocked;
-    redlatch::async(bench.orders.async_lock(), [&](ErrorCode, const Hold&) {
+    redlatch::async(fixture.orders.async_lock(), [&](ErrorCode, const Hold&) {
         blocked.set_value();
         go_on.get_future().wait();
     });
@@ -295,11 +295,11 @@ TEST_CASE("asio: a handler that blocks delays no completion on other executors")
     CHECK(called.hold);
     go_on.set_value();
     called.hold = Hold();
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 TEST_CASE("asio: the handler's allocator gives its memory, which is freed before the call") {
-    Bench bench;
+    Fixture fixture;
     asio::io_context context;
     std::pair<long, long> counts{0, 0};
     bool came = false;
@@ -308,7 +308,7 @@ TEST_CASE("asio: the handler's allocator gives its memory, which is freed before
                                   came = true;
                                   CHECK(counts.first == 0);
                               }};
-        redlatch::async(bench.orders.async_lock(), std::move(handler));
+        redlatch::async(fixture.orders.async_lock(), std::move(handler));
         CHECK(counts.first == 1);
         context.run();
     }
@@ -318,7 +318,7 @@ TEST_CASE("asio: the handler's allocator gives its memory, which is freed before
 }
 
 TEST_CASE("asio: nothing completes inside the call that begins it or cancels it") {
-    Bench bench;
+    Fixture fixture;
     std::mutex mine;
     std::atomic<int> completed{0};
     const auto handler = [&](ErrorCode, const Hold&) {
@@ -329,13 +329,13 @@ TEST_CASE("asio: nothing completes inside the call that begins it or cancels it"
     asio::cancellation_signal signal;
     {
         const std::lock_guard busy(mine);
-        const Hold hold = bench.orders.hold();
-        redlatch::async(bench.orders.async_try_lock(), handler);
-        redlatch::async(bench.orders.async_lock(), asio::bind_cancellation_slot(signal.slot(), handler));
+        const Hold hold = fixture.orders.hold();
+        redlatch::async(fixture.orders.async_try_lock(), handler);
+        redlatch::async(fixture.orders.async_lock(), asio::bind_cancellation_slot(signal.slot(), handler));
         signal.emit(asio::cancellation_type::all);
         std::stop_source before;
         before.request_stop();
-        redlatch::async(bench.orders.async_lock(before.get_token()), handler);
+        redlatch::async(fixture.orders.async_lock(before.get_token()), handler);
     }
     CHECK(eventually([&] { return completed == 3; }));
 }
@@ -343,16 +343,16 @@ TEST_CASE("asio: nothing completes inside the call that begins it or cancels it"
 // --- cancelling ------------------------------------------------------------------------------------------------------
 
 TEST_CASE("asio: each type of cancellation ends the wait and leaves nothing") {
-    Bench bench;
+    Fixture fixture;
     for (const auto type : all_types) {
-        std::optional<Hold> first = bench.orders.hold();
+        std::optional<Hold> first = fixture.orders.hold();
         asio::io_context context;
         asio::cancellation_signal signal;
         Called called;
-        const auto waits = bench.client.stats().waits;
-        redlatch::async(bench.orders.async_lock(),
+        const auto waits = fixture.client.stats().waits;
+        redlatch::async(fixture.orders.async_lock(),
                         asio::bind_cancellation_slot(signal.slot(), asio::bind_executor(context, called.handler())));
-        REQUIRE(bench.has_waiters(waits + 1));
+        REQUIRE(fixture.has_waiters(waits + 1));
         signal.emit(asio::cancellation_type::none);
         CHECK(context.run_for(20ms) == 0);
         signal.emit(type);
@@ -362,21 +362,21 @@ TEST_CASE("asio: each type of cancellation ends the wait and leaves nothing") {
         CHECK(called.ec == std::errc::operation_canceled);
         CHECK_FALSE(called.hold);
         first.reset();
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
         signal.emit(type);  // too late, harmless
     }
 }
 
 TEST_CASE("asio: cancelled after the grant was decided: completes with the hold") {
-    Bench bench;
+    Fixture fixture;
     for (const auto type : all_types) {
         asio::io_context context;
         asio::cancellation_signal signal;
         Called called;
-        const auto acquisitions = bench.client.stats().acquisitions;
-        redlatch::async(bench.orders.async_lock(),
+        const auto acquisitions = fixture.client.stats().acquisitions;
+        redlatch::async(fixture.orders.async_lock(),
                         asio::bind_cancellation_slot(signal.slot(), asio::bind_executor(context, called.handler())));
-        REQUIRE(eventually([&] { return bench.client.stats().acquisitions > acquisitions; }));
+        REQUIRE(eventually([&] { return fixture.client.stats().acquisitions > acquisitions; }));
         std::this_thread::sleep_for(20ms);
         signal.emit(type);
         context.run();
@@ -384,7 +384,7 @@ TEST_CASE("asio: cancelled after the grant was decided: completes with the hold"
         CHECK_FALSE(called.ec);
         CHECK(called.hold);
         called.hold = Hold();
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
     }
 }
 
@@ -413,7 +413,7 @@ TEST_CASE("asio: cancelled while the command is under way: completes at once, an
 }
 
 TEST_CASE("asio: grants and cancellations at the same time: one completion each, and nothing left") {
-    Bench bench;
+    Fixture fixture;
     const int operations = 300 / slow_build_factor;
     asio::io_context context;
     std::vector<asio::cancellation_signal> signals(static_cast<std::size_t>(operations));
@@ -428,7 +428,7 @@ TEST_CASE("asio: grants and cancellations at the same time: one completion each,
             --inside;
         };
         auto& signal = signals[static_cast<std::size_t>(i)];
-        redlatch::async(bench.orders.async_lock(),
+        redlatch::async(fixture.orders.async_lock(),
                         asio::bind_cancellation_slot(signal.slot(), asio::bind_executor(context, enter)));
         if (i % 2 == 0)
             asio::post(context, [&signal, i] { signal.emit(all_types[static_cast<std::size_t>(i / 2 % 3)]); });
@@ -438,41 +438,41 @@ TEST_CASE("asio: grants and cancellations at the same time: one completion each,
     CHECK(held > 0);
     CHECK(cancelled > 0);
     CHECK(wrong == 0);
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 // --- parallel groups -------------------------------------------------------------------------------------------------
 
 TEST_CASE("asio: || with a timer: the loser is cancelled, and its hold is released") {
-    Bench bench;
-    std::optional<Hold> first = bench.orders.hold();
+    Fixture fixture;
+    std::optional<Hold> first = fixture.orders.hold();
     asio::io_context context;
     const auto race = [&]() -> asio::awaitable<void> {
         asio::steady_timer timer(context);
         timer.expires_after(30ms);
-        auto late = co_await (redlatch::async(bench.orders.async_lock(), asio::use_awaitable) ||
+        auto late = co_await (redlatch::async(fixture.orders.async_lock(), asio::use_awaitable) ||
                               timer.async_wait(asio::use_awaitable));
         CHECK(late.index() == 1);
         first.reset();
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
 
         timer.expires_after(60s);
         {
-            auto in_time = co_await (redlatch::async(bench.orders.async_lock(), asio::use_awaitable) ||
+            auto in_time = co_await (redlatch::async(fixture.orders.async_lock(), asio::use_awaitable) ||
                                      timer.async_wait(asio::use_awaitable));
             REQUIRE(in_time.index() == 0);
             CHECK(std::get<0>(in_time));
         }
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
 
         // The timer and the grant come at the same time.
         for (int i = 0; i < 50 / slow_build_factor; ++i) {
             timer.expires_after(std::chrono::microseconds(20 * i));
-            auto either = co_await (redlatch::async(bench.orders.async_lock(), asio::use_awaitable) ||
+            auto either = co_await (redlatch::async(fixture.orders.async_lock(), asio::use_awaitable) ||
                                     timer.async_wait(asio::use_awaitable));
-            if (either.index() == 1) CHECK(bench.is_clean());
+            if (either.index() == 1) CHECK(fixture.is_clean());
         }
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
     };
     auto done = asio::co_spawn(context, race(), asio::use_future);
     context.run();
@@ -480,100 +480,100 @@ TEST_CASE("asio: || with a timer: the loser is cancelled, and its hold is releas
 }
 
 TEST_CASE("asio: && has both holds, or neither") {
-    Bench bench;
-    RLock parcels{bench.client, "parcels"};
+    Fixture fixture;
+    RLock parcels{fixture.client, "parcels"};
     asio::io_context context;
     const auto both = [&]() -> asio::awaitable<void> {
         asio::steady_timer timer(context);
         {
-            const auto [a, b] = co_await (redlatch::async(bench.orders.async_lock(), asio::use_awaitable) &&
+            const auto [a, b] = co_await (redlatch::async(fixture.orders.async_lock(), asio::use_awaitable) &&
                                           redlatch::async(parcels.async_lock(), asio::use_awaitable));
             CHECK(a);
             CHECK(b);
         }
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
         const Hold taken = co_await redlatch::async(parcels.async_lock(), asio::use_awaitable);
         timer.expires_after(50ms);
-        auto result = co_await ((redlatch::async(bench.orders.async_lock(), asio::use_awaitable) &&
+        auto result = co_await ((redlatch::async(fixture.orders.async_lock(), asio::use_awaitable) &&
                                  redlatch::async(parcels.async_lock(), asio::use_awaitable)) ||
                                 timer.async_wait(asio::use_awaitable));
         CHECK(result.index() == 1);
-        CHECK(eventually([&] { return bench.redis.keys() == std::vector<std::string>{"parcels"}; }));
+        CHECK(eventually([&] { return fixture.redis.keys() == std::vector<std::string>{"parcels"}; }));
     };
     auto done = asio::co_spawn(context, both(), asio::use_future);
     context.run();
     done.get();
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 // --- lifetimes -------------------------------------------------------------------------------------------------------
 
 TEST_CASE("asio: a context that is destroyed takes its handlers with it; what they waited for is given up") {
-    Bench bench;
-    std::optional<Hold> first = bench.orders.hold();
+    Fixture fixture;
+    std::optional<Hold> first = fixture.orders.hold();
     const auto token = std::make_shared<int>();
     std::atomic<int> called{0};
     {
         asio::io_context context;
         asio::cancellation_signal signal;
         for (int i = 0; i < 5; ++i)
-            redlatch::async(bench.orders.async_lock(),
+            redlatch::async(fixture.orders.async_lock(),
                             asio::bind_executor(context, [&called, token](ErrorCode, const Hold&) { ++called; }));
         const auto coroutine = [&, keep = token]() -> asio::awaitable<void> {
             asio::steady_timer timer(context);
             timer.expires_after(60s);
-            co_await (redlatch::async(bench.orders.async_lock(), asio::use_awaitable) ||
+            co_await (redlatch::async(fixture.orders.async_lock(), asio::use_awaitable) ||
                       timer.async_wait(asio::use_awaitable));
             ++called;
         };
         asio::co_spawn(context, coroutine(), asio::detached);
         context.poll();
-        REQUIRE(bench.has_waiters(6));
+        REQUIRE(fixture.has_waiters(6));
     }
     CHECK(token.use_count() == 1);
     std::this_thread::sleep_for(20ms);
-    const auto acquisitions = bench.client.stats().acquisitions;
+    const auto acquisitions = fixture.client.stats().acquisitions;
     first.reset();
-    CHECK(bench.is_clean());
-    CHECK(bench.orders.async_try_lock_for(5s).get());
-    CHECK(bench.client.stats().acquisitions < acquisitions + 6);  // the six do not wait any more
+    CHECK(fixture.is_clean());
+    CHECK(fixture.orders.async_try_lock_for(5s).get());
+    CHECK(fixture.client.stats().acquisitions < acquisitions + 6);  // the six do not wait any more
     CHECK(called == 0);
 }
 
 TEST_CASE("asio: a context that is destroyed with a grant in its queue releases the hold") {
-    Bench bench;
+    Fixture fixture;
     std::atomic<int> called{0};
     {
         asio::io_context context;
-        redlatch::async(bench.orders.async_lock(),
+        redlatch::async(fixture.orders.async_lock(),
                         asio::bind_executor(context, [&called](ErrorCode, const Hold&) { ++called; }));
         asio::co_spawn(
             context,
             [&]() -> asio::awaitable<void> {
-                const Hold hold = co_await redlatch::async(bench.orders.async_lock(), asio::use_awaitable);
+                const Hold hold = co_await redlatch::async(fixture.orders.async_lock(), asio::use_awaitable);
                 ++called;
             },
             asio::detached);
-        REQUIRE(eventually([&] { return bench.client.stats().acquisitions > 0; }));
+        REQUIRE(eventually([&] { return fixture.client.stats().acquisitions > 0; }));
         std::this_thread::sleep_for(20ms);
     }
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
     CHECK(called == 0);
 }
 
 TEST_CASE("asio: a context that is destroyed while grants come") {
-    Bench bench;
+    Fixture fixture;
     for (int round = 0; round < 100 / slow_build_factor; ++round) {
-        std::optional<Hold> first = bench.orders.hold();
+        std::optional<Hold> first = fixture.orders.hold();
         auto context = std::make_unique<asio::io_context>();
-        const auto waits = bench.client.stats().waits;
+        const auto waits = fixture.client.stats().waits;
         for (int i = 0; i < 3; ++i)
-            redlatch::async(bench.orders.async_lock(), asio::bind_executor(*context, [](ErrorCode, const Hold&) {}));
-        REQUIRE(bench.has_waiters(waits + 3));
+            redlatch::async(fixture.orders.async_lock(), asio::bind_executor(*context, [](ErrorCode, const Hold&) {}));
+        REQUIRE(fixture.has_waiters(waits + 3));
         first.reset();
         std::this_thread::sleep_for(std::chrono::microseconds(20 * round));
         context.reset();
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
     }
 }
 
@@ -596,12 +596,12 @@ TEST_CASE("asio: the client may go before the operation and its context") {
 // --- many ------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("asio: a thousand coroutines on one thread take turns") {
-    Bench bench;
+    Fixture fixture;
     const int coroutines = 1000;
     asio::io_context context;
     long counter = 0, inside = 0, most = 0;  // plain, and used across a suspension
     const auto turn = [&]() -> asio::awaitable<void> {
-        const Hold hold = co_await redlatch::async(bench.orders.async_lock(), asio::use_awaitable);
+        const Hold hold = co_await redlatch::async(fixture.orders.async_lock(), asio::use_awaitable);
         const long seen = counter;
         most = std::max(most, ++inside);
         co_await asio::post(context, asio::use_awaitable);
@@ -618,5 +618,5 @@ TEST_CASE("asio: a thousand coroutines on one thread take turns") {
     CHECK(done == coroutines);
     CHECK(counter == coroutines);
     CHECK(most == 1);
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }

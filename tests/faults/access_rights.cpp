@@ -126,15 +126,15 @@ struct Fleet {
             const auto handoffs = client.stats().handoffs;
             const auto waits = client.stats().waits;
             lock.lock();
-            auto heir = start([&] {
+            auto successor = start([&] {
                 note(code_of([&] {
                     if (lock.try_lock_for(20s)) give_back(lock);
                 }));
             });
-            eventually([&] { return client.stats().waits > waits || ready_within(heir, 0ms); }, 10s);
-            ready_within(heir, 5ms);
+            eventually([&] { return client.stats().waits > waits || ready_within(successor, 0ms); }, 10s);
+            ready_within(successor, 5ms);
             give_back(lock);
-            heir.get();
+            successor.get();
             if (client.stats().handoffs > handoffs || was_refused()) return;
         }
     }
@@ -928,7 +928,7 @@ void add_read_write_steps(std::vector<QueueStep>& all) {
     const std::string queue = "redlatch_rwlock_queue:{shop:lock}", places = "redlatch_rwlock_places:{shop:lock}";
     const Words acquires{lock_key, mark_key, readers_channel, queue, places};
     const Words changes{lock_key, readers_channel, mark_key, queue, places};
-    const std::string me = queue_me + ":1", heir = queue_me + ":2", other = "p:1", end = ":write";
+    const std::string me = queue_me + ":1", successor = queue_me + ":2", other = "p:1", end = ":write";
     const auto read_by = [](const Words& readers) {
         Fields fields{{"mode", "read"}};
         for (const std::string& reader : readers) fields[reader] = "1";
@@ -991,19 +991,19 @@ void add_read_write_steps(std::vector<QueueStep>& all) {
             add("read release beside another", digested<lua::read_release>, changes, beside, last, {theirs});
             add("last write release", digested<lua::write_release>, changes, written, last_write, {free, granted});
             add("write release of one that reads", digested<lua::write_release>, changes, both, last_write, {mine});
-            add("read give-up", digested<lua::read_give_up>, changes, mine, {"PUBLISH", lock_tag, me, heir},
+            add("read give-up", digested<lua::read_give_up>, changes, mine, {"PUBLISH", lock_tag, me, successor},
                 {free, granted});
             add("write give-up", digested<lua::write_give_up>, changes, written,
-                {"PUBLISH", lock_tag, me + end, heir + end}, {free, granted});
+                {"PUBLISH", lock_tag, me + end, successor + end}, {free, granted});
             add("give-up of a place", writes ? digested<lua::write_give_up> : digested<lua::read_give_up>, changes,
                 theirs, {"PUBLISH", lock_tag, place}, {theirs});
-            // Who may not delete a field leaves the heir beside the owner, with whose hold it ends.
+            // Who may not delete a field leaves the successor beside the owner, with whose hold it ends.
             Fields two_writers = written;
-            two_writers[heir + end] = "1";
-            add("read stay", digested<lua::read_stay>, changes, mine, {me, heir, "200000", "PUBLISH", lock_tag},
-                {read_by({heir}), read_by({me, heir})});
+            two_writers[successor + end] = "1";
+            add("read stay", digested<lua::read_stay>, changes, mine, {me, successor, "200000", "PUBLISH", lock_tag},
+                {read_by({successor}), read_by({me, successor})});
             add("write stay", digested<lua::write_stay>, changes, written,
-                {me + end, heir + end, "200000", "PUBLISH", lock_tag}, {written_by(heir), two_writers});
+                {me + end, successor + end, "200000", "PUBLISH", lock_tag}, {written_by(successor), two_writers});
         }
     }
 }
@@ -1011,8 +1011,8 @@ void add_read_write_steps(std::vector<QueueStep>& all) {
 std::vector<QueueStep> queue_steps() {
     namespace lua = scripts;
     const std::string queue = "redlatch_lock_queue:{shop:lock}", places = "redlatch_lock_places:{shop:lock}";
-    const std::string me = queue_me + ":1", heir = queue_me + ":2", waiter = queue_head + ":7", other = "p:1";
-    const Fields free{}, mine{{me, "1"}}, deeper{{me, "2"}}, theirs{{other, "1"}}, passed_on{{heir, "1"}},
+    const std::string me = queue_me + ":1", successor = queue_me + ":2", waiter = queue_head + ":7", other = "p:1";
+    const Fields free{}, mine{{me, "1"}}, deeper{{me, "2"}}, theirs{{other, "1"}}, passed_on{{successor, "1"}},
         granted{{waiter, "1"}};
     std::vector<QueueStep> all;
     for (const bool fenced : {false, true}) {
@@ -1056,11 +1056,11 @@ std::vector<QueueStep> queue_steps() {
             add("release of a level", release, {me, "3"}, waiters, {me, "2", "500000", "PUBLISH"}, {deeper});
             add("last release", release, {me, "1"}, waiters, last, {free, granted});
             add("release of nothing", release, {other, "1"}, waiters, last, {theirs});
-            add("give-up of a hold", give_up, {me, "1"}, waiters, {"PUBLISH", "", me, heir}, {free, granted});
+            add("give-up of a hold", give_up, {me, "1"}, waiters, {"PUBLISH", "", me, successor}, {free, granted});
             add("give-up of a place", give_up, {other, "1"}, waiters, {"PUBLISH", "", waiter}, {theirs});
-            add("hand-over", hand_over, {me, "1"}, waiters, {me, heir, "200000", "PUBLISH", wanted}, {passed_on});
+            add("hand-over", hand_over, {me, "1"}, waiters, {me, successor, "200000", "PUBLISH", wanted}, {passed_on});
             if (!fenced)
-                add("stay", digested<lua::queue_stay>, {me, "1"}, waiters, {me, heir, "200000", "PUBLISH"},
+                add("stay", digested<lua::queue_stay>, {me, "1"}, waiters, {me, successor, "200000", "PUBLISH"},
                     {passed_on});
         }
     }

@@ -13,7 +13,7 @@ TEST_CASE("fault: a master dies: holds survive on its replica, waiters get the l
     EventLog log;
     Client client{cluster.url(), log.in(steady())}, other{cluster.url(), steady()};
     RedisServer& victim = cluster.node(0);
-    RedisServer& heir = cluster.node(3);
+    RedisServer& successor = cluster.node(3);
     const std::string name = cluster.key_on(victim, "orders"), far = cluster.key_on(cluster.node(1), "far");
     RLock orders{client, name}, wanted{other, name}, elsewhere{client, far}, fresh{other, cluster.key_on(victim, "x")};
     orders.lock();
@@ -24,7 +24,7 @@ TEST_CASE("fault: a master dies: holds survive on its replica, waiters get the l
         wanted.unlock();
     });
     REQUIRE(is_listened_to(victim, name));
-    RawRedis replica{heir};
+    RawRedis replica{successor};
     replica.text("READONLY");
     REQUIRE(eventually([&] { return replica.exists(name); }, soon));
     victim.kill();
@@ -32,7 +32,7 @@ TEST_CASE("fault: a master dies: holds survive on its replica, waiters get the l
     elsewhere.lock();
     CHECK(fresh.try_lock_for(failover));
     fresh.unlock();
-    CHECK(is_listened_to(heir, name));
+    CHECK(is_listened_to(successor, name));
     CHECK_FALSE(lost.stop_requested());
     // The client notices when it contacts the node, if only to renew the hold.
     CHECK(orders.is_held());

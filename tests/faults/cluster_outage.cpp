@@ -102,7 +102,7 @@ TEST_CASE("fault: a frozen master is replaced: callers stop waiting for it, and 
     ClusterServers cluster;
     Client client{cluster.url(), steady()}, other{cluster.url(), steady()};
     RedisServer& victim = cluster.node(0);
-    RedisServer& heir = cluster.node(3);
+    RedisServer& successor = cluster.node(3);
     const std::string name = cluster.key_on(victim, "orders");
     RLock orders{client, name}, wanted{other, name};
     orders.lock();
@@ -111,7 +111,7 @@ TEST_CASE("fault: a frozen master is replaced: callers stop waiting for it, and 
         wanted.unlock();
     });
     REQUIRE(is_listened_to(victim, name));
-    RawRedis replica{heir};
+    RawRedis replica{successor};
     replica.text("READONLY");
     REQUIRE(eventually([&] { return replica.exists(name); }, soon));
     victim.stop();
@@ -119,7 +119,7 @@ TEST_CASE("fault: a frozen master is replaced: callers stop waiting for it, and 
     orders.unlock();
     // The other client got no notification. It asks by itself at the end of the lease, or when it notices that its node
     // is no master any more. So the test makes it contact its node here.
-    RLock fresh{other, cluster.key_on(heir, "x")};
+    RLock fresh{other, cluster.key_on(successor, "x")};
     CHECK(fresh.try_lock_for(failover));
     fresh.unlock();
     REQUIRE(ready_within(waiting, soon));

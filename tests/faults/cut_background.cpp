@@ -18,7 +18,7 @@ namespace {
 
 std::string digest(const Script& script) { return std::string{script.digest()}; }
 
-// Runs `work(bench, number)` in several threads. Each has a bench of its own on one server.
+// Runs `work(fixture, number)` in several threads. Each has a fixture of its own on one server.
 template <class Work>
 void with_benches(int threads, CutReport& report, Work work) {
     RedisServer server;
@@ -26,8 +26,8 @@ void with_benches(int threads, CutReport& report, Work work) {
     for (int number = 0; number < threads; ++number)
         workers.emplace_back([&, number] {
             try {
-                CutBench bench{server, "cut" + std::to_string(number) + "x"};
-                work(bench, number);
+                CutBench fixture{server, "cut" + std::to_string(number) + "x"};
+                work(fixture, number);
             } catch (const std::exception& error) {
                 report.add(error.what());
             }
@@ -49,14 +49,14 @@ struct GivenUp {
 
 // Each call has a key of its own. If the reply to one is lost, its later release would end the hold of another.
 struct GivenUpWork {
-    GivenUpWork(CutBench& bench, const ClientOptions& options)
-        : client(bench.proxy.url(), options),
-          lock(client, bench.name + "lock"),
-          fair(client, bench.name + "fair"),
-          both(client, bench.name + "both"),
-          seats(client, bench.name + "seats"),
-          slots(client, bench.name + "slots"),
-          gate(client, bench.name + "gate") {
+    GivenUpWork(CutBench& fixture, const ClientOptions& options)
+        : client(fixture.proxy.url(), options),
+          lock(client, fixture.name + "lock"),
+          fair(client, fixture.name + "fair"),
+          both(client, fixture.name + "both"),
+          seats(client, fixture.name + "seats"),
+          slots(client, fixture.name + "slots"),
+          gate(client, fixture.name + "gate") {
         const auto add_lock = [this](const std::string& kind, auto& one, const Script& acquire, const Script& release) {
             const auto take = [&one] { return one.try_lock_for(25ms); };
             const auto give = [&one] { one.unlock(); };
@@ -113,24 +113,24 @@ ClientOptions hasty() {
 
 // Returns how many bytes each call sends. The calls have long time-outs: an abandoned one continues in the background,
 // where it would disturb the next.
-std::vector<std::size_t> request_sizes(CutBench& bench, CutReport& report) {
+std::vector<std::size_t> request_sizes(CutBench& fixture, CutReport& report) {
     std::vector<std::size_t> sizes;
-    GivenUpWork work{bench, calm()};
+    GivenUpWork work{fixture, calm()};
     for (const GivenUp& call : work.all) {
         std::size_t size = 0;
         const auto run = [&] {
-            bench.wipe();
+            fixture.wipe();
             call.prepare();
-            const auto begin = bench.proxy.counts().bytes_to_server;
+            const auto begin = fixture.proxy.counts().bytes_to_server;
             const bool done = call.run();
-            size = static_cast<std::size_t>(bench.proxy.counts().bytes_to_server - begin);
+            size = static_cast<std::size_t>(fixture.proxy.counts().bytes_to_server - begin);
             return done;
         };
         // Run twice: the server learns the script in the first run.
         for (int round = 0; round < 2; ++round) {
             if (!eventually(run, 10s)) report.add(call.what + " never succeeds");
             call.undo();
-            bench.wipe();
+            fixture.wipe();
         }
         sizes.push_back(size);
     }
@@ -148,12 +148,12 @@ auto patiently(Call call) {
 }
 
 // Makes one call and cuts its connection. The server is unreachable until the call has returned.
-void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutReport& report, bool& struck) {
+void give_up(CutBench& fixture, const GivenUp& call, const ProxyRule& rule, CutReport& report, bool& struck) {
     patiently(call.prepare);
-    const std::string before = bench.picture_of(call.key);
-    const auto dropped = bench.proxy.counts().dropped;
-    bench.proxy.add(rule);
-    bench.proxy.refuse(true);
+    const std::string before = fixture.picture_of(call.key);
+    const auto dropped = fixture.proxy.counts().dropped;
+    fixture.proxy.add(rule);
+    fixture.proxy.refuse(true);
     bool done = false;
     const Stopwatch watch;
     try {
@@ -161,9 +161,9 @@ void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutRep
     } catch (const Error&) {
     }
     const auto took = watch.elapsed_ms();
-    struck = bench.proxy.counts().dropped == dropped + 1;
-    bench.proxy.clear_rules();
-    bench.proxy.refuse(false);
+    struck = fixture.proxy.counts().dropped == dropped + 1;
+    fixture.proxy.clear_rules();
+    fixture.proxy.refuse(false);
     const std::string where = call.what + ", byte " + std::to_string(rule.bytes) + ": ";
     if (took > late + 2s) report.add(where + "took " + std::to_string(took.count()) + " ms");
     if (done) try {
@@ -171,12 +171,12 @@ void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutRep
         } catch (const Error&) {  // continues in the background
         }
     const auto settled = [&] {
-        const std::string now = bench.picture_of(call.key);
+        const std::string now = fixture.picture_of(call.key);
         return call.in_the_end_done ? now != before : now == before;
     };
-    if (!eventually(settled, 10s)) report.add(where + "left " + bench.picture_of(call.key) + " instead of " + before);
+    if (!eventually(settled, 10s)) report.add(where + "left " + fixture.picture_of(call.key) + " instead of " + before);
     if (struck) report.count(1);
-    bench.wipe();
+    fixture.wipe();
 }
 
 }  // namespace
@@ -184,21 +184,21 @@ void give_up(CutBench& bench, const GivenUp& call, const ProxyRule& rule, CutRep
 TEST_CASE("fault: connection cut at every byte, and the server unreachable until the call has given up") {
     CutReport report;
     constexpr int threads = 16;
-    with_benches(threads, report, [&](CutBench& bench, int number) {
-        const std::vector<std::size_t> sizes = request_sizes(bench, report);
-        GivenUpWork work{bench, hasty()};
+    with_benches(threads, report, [&](CutBench& fixture, int number) {
+        const std::vector<std::size_t> sizes = request_sizes(fixture, report);
+        GivenUpWork work{fixture, hasty()};
         for (std::size_t i = 0; i < sizes.size(); ++i) {
             const GivenUp& call = work.all[i];
             bool struck = false;
             const auto mine = [&](std::size_t byte) { return byte % threads == static_cast<std::size_t>(number); };
             for (std::size_t byte = 0; byte <= sizes[i]; ++byte)
                 if (mine(byte))
-                    give_up(bench, call, {ProxyRule::Fault::drop_request, call.request, 1, 0, Then::close, byte},
+                    give_up(fixture, call, {ProxyRule::Fault::drop_request, call.request, 1, 0, Then::close, byte},
                             report, struck);
             for (std::size_t byte = 0; byte < 12; ++byte)
                 if (mine(byte))
-                    give_up(bench, call, {ProxyRule::Fault::drop_reply, call.request, 1, 0, Then::close, byte}, report,
-                            struck);
+                    give_up(fixture, call, {ProxyRule::Fault::drop_reply, call.request, 1, 0, Then::close, byte},
+                            report, struck);
         }
     });
     CHECK_MESSAGE(report.wrong.empty(), report.text());
@@ -209,31 +209,32 @@ TEST_CASE("fault: connection cut at every byte, and the server unreachable until
 TEST_CASE("fault: connection cut at every byte of a hand-over") {
     CutReport report;
     constexpr int threads = 4;
-    with_benches(threads, report, [&](CutBench& bench, int number) {
-        RLock lock{bench.far, bench.name};
+    with_benches(threads, report, [&](CutBench& fixture, int number) {
+        RLock lock{fixture.far, fixture.name};
         std::uint64_t round = 0;
         const auto hand_over = [&](ProxyRule rule) {
             lock.lock();
-            auto heir = start([&] {
+            auto successor = start([&] {
                 if (!lock.try_lock_for(20s)) return std::string{"not held"};
-                RawRedis redis{bench.server_url};
-                const auto counts = hold_counts(redis, bench.name);
+                RawRedis redis{fixture.server_url};
+                const auto counts = hold_counts(redis, fixture.name);
                 const bool good = lock.is_held() && counts == std::vector<std::string>{"1"};
                 lock.unlock();
                 return std::string{good ? "" : "held wrongly"};
             });
             ++round;
-            eventually([&] { return bench.far.stats().waits >= round && listeners(bench.redis, bench.name) == 1; });
-            const auto dropped = bench.proxy.counts().dropped;
-            bench.proxy.add(rule);
+            eventually(
+                [&] { return fixture.far.stats().waits >= round && listeners(fixture.redis, fixture.name) == 1; });
+            const auto dropped = fixture.proxy.counts().dropped;
+            fixture.proxy.add(rule);
             std::error_code ec;
             lock.unlock(ec);
-            const std::string wrong = heir.get();
+            const std::string wrong = successor.get();
             if (ec || !wrong.empty()) report.add("byte " + std::to_string(rule.bytes) + ": " + ec.message() + wrong);
-            const bool struck = bench.proxy.counts().dropped == dropped + 1;
-            bench.proxy.clear_rules();
+            const bool struck = fixture.proxy.counts().dropped == dropped + 1;
+            fixture.proxy.clear_rules();
             // A place that is being left may have been granted the lock.
-            if (!eventually([&] { return !bench.redis.exists(bench.name); }, 20s)) report.add("left behind");
+            if (!eventually([&] { return !fixture.redis.exists(fixture.name); }, 20s)) report.add("left behind");
             if (struck) report.count(1);
             return struck;
         };
@@ -255,17 +256,17 @@ TEST_CASE("fault: connection cut at every byte of a hand-over") {
 TEST_CASE("fault: connection cut at every byte of a renewal") {
     CutReport report;
     constexpr int threads = 8;
-    with_benches(threads, report, [&](CutBench& bench, int number) {
+    with_benches(threads, report, [&](CutBench& fixture, int number) {
         ClientOptions options = quick();
         options.watchdog_timeout = paced(450ms);
-        Client client{bench.proxy.url(), options};
-        RLock lock{client, bench.name};
+        Client client{fixture.proxy.url(), options};
+        RLock lock{client, fixture.name};
         const auto cut = [&](ProxyRule rule) {
             if (!lock.is_held()) lock.lock();
-            const auto dropped = bench.proxy.counts().dropped;
+            const auto dropped = fixture.proxy.counts().dropped;
             const auto renewals = client.stats().renewals;
-            bench.proxy.add(rule);
-            const auto struck = [&] { return bench.proxy.counts().dropped > dropped; };
+            fixture.proxy.add(rule);
+            const auto struck = [&] { return fixture.proxy.counts().dropped > dropped; };
             if (!eventually([&] { return struck() || lock.lost().stop_requested(); }, 5s))
                 return report.add("not struck"), true;
             // The hold is renewed all the same. If the machine was too slow for that, it is reported lost.
@@ -273,11 +274,11 @@ TEST_CASE("fault: connection cut at every byte of a renewal") {
             const auto told = [&] { return lock.lost().stop_requested() && client.stats().lost_holds > 0; };
             if (!eventually([&] { return well() || told(); }, 5s)) report.add("neither renewed nor told");
             // Read once: the key may go at any moment.
-            const auto counts = hold_counts(bench.redis, bench.name);
+            const auto counts = hold_counts(fixture.redis, fixture.name);
             if (!counts.empty() && counts != std::vector<std::string>{"1"}) report.add("counted wrongly");
             const bool was_struck = struck();
             if (was_struck) report.count(1);
-            bench.proxy.clear_rules();
+            fixture.proxy.clear_rules();
             if (lock.lost().stop_requested()) lock.unlock();
             return was_struck;
         };
@@ -382,25 +383,25 @@ TEST_CASE("fault: connection cut at every byte of a subscription, of its confirm
          }},
     };
     CutReport report;
-    with_benches(static_cast<int>(all.size()), report, [&](CutBench& bench, int number) {
+    with_benches(static_cast<int>(all.size()), report, [&](CutBench& fixture, int number) {
         const Waits& one = all[static_cast<std::size_t>(number)];
         const auto cut = [&](ProxyRule::Fault fault, std::size_t byte) {
             // A name of its own, so that the client subscribes to it again.
             const std::string name =
-                bench.name + std::to_string(byte) + (fault == ProxyRule::Fault::drop_reply ? "r" : "q");
-            one.block(bench, name);
-            const auto dropped = bench.proxy.counts().dropped;
-            bench.proxy.add({fault, "SUBSCRIBE", 1, 0, Then::close, byte});
-            auto waiter = start([&] { return one.wait(bench, name); });
-            if (!eventually([&] { return bench.redis.pubsub_channels("*" + name + "*").size() >= 1; }))
+                fixture.name + std::to_string(byte) + (fault == ProxyRule::Fault::drop_reply ? "r" : "q");
+            one.block(fixture, name);
+            const auto dropped = fixture.proxy.counts().dropped;
+            fixture.proxy.add({fault, "SUBSCRIBE", 1, 0, Then::close, byte});
+            auto waiter = start([&] { return one.wait(fixture, name); });
+            if (!eventually([&] { return fixture.redis.pubsub_channels("*" + name + "*").size() >= 1; }))
                 report.add(one.what + " never subscribed at byte " + std::to_string(byte));
             // The cut may still be on its way to the server.
-            one.unblock(bench, name);
+            one.unblock(fixture, name);
             if (!waiter.get()) report.add(one.what + " was not woken at byte " + std::to_string(byte));
-            const bool struck = bench.proxy.counts().dropped > dropped;
-            bench.proxy.clear_rules();
+            const bool struck = fixture.proxy.counts().dropped > dropped;
+            fixture.proxy.clear_rules();
             if (struck) report.count(1);
-            bench.wipe();
+            fixture.wipe();
             return struck;
         };
         for (std::size_t byte = 0; cut(ProxyRule::Fault::drop_request, byte) && byte < 100;) ++byte;

@@ -92,7 +92,7 @@ struct CutBench {
     std::string name;
 };
 
-// One operation of one primitive, made for a bench. `run` returns its answer as text. `prepare` and `undo` use the same
+// One operation of one primitive, made for a fixture. `run` returns its answer as text. `prepare` and `undo` use the same
 // client and are not disturbed.
 struct CutOperation {
     std::string what;
@@ -102,7 +102,7 @@ struct CutOperation {
     std::function<void()> undo = [] {};
 };
 
-// The primitives of a bench and their operations. Must outlive the operations.
+// The primitives of a fixture and their operations. Must outlive the operations.
 struct CutWork {
     virtual ~CutWork() = default;
     std::vector<CutOperation> operations;
@@ -132,8 +132,8 @@ struct CutReport {
 // the last byte loses the whole reply. A reply is cut until one more byte would be no cut any more.
 class CutSweep {
 public:
-    CutSweep(CutBench& bench, const CutOperation& operation, CutReport& report, std::size_t first, std::size_t step)
-        : bench_(bench), operation_(operation), report_(report), first_(first), step_(step) {}
+    CutSweep(CutBench& fixture, const CutOperation& operation, CutReport& report, std::size_t first, std::size_t step)
+        : bench_(fixture), operation_(operation), report_(report), first_(first), step_(step) {}
 
     void all() {
         try {
@@ -228,10 +228,10 @@ void sweep_all(CutReport& report) {
     std::vector<std::jthread> threads;
     for (std::size_t number = 0; number < workers; ++number)
         threads.emplace_back([&, number] {
-            CutBench bench{server, "cut" + std::to_string(number)};
-            Work work{bench};
+            CutBench fixture{server, "cut" + std::to_string(number)};
+            Work work{fixture};
             for (const CutOperation& operation : work.operations)
-                CutSweep{bench, operation, report, number, workers}.all();
+                CutSweep{fixture, operation, report, number, workers}.all();
         });
 }
 

@@ -94,11 +94,11 @@ LockScripts plain(const QueueScripts& scripts) {
 }
 
 struct PlainLocks final : CutWork {
-    explicit PlainLocks(CutBench& bench)
-        : rlock(bench.far, bench.name),
-          near_rlock(bench.near, bench.name),
-          spin(bench.far, bench.name),
-          fenced(bench.far, bench.name) {
+    explicit PlainLocks(CutBench& fixture)
+        : rlock(fixture.far, fixture.name),
+          near_rlock(fixture.near, fixture.name),
+          spin(fixture.far, fixture.name),
+          fenced(fixture.far, fixture.name) {
         add_reentrant_lock(operations, "RLock", rlock, plain(RLockProtocol::queue_scripts));
         add_refused(operations, "RLock", rlock, near_rlock, plain(RLockProtocol::queue_scripts));
         add_reentrant_lock(operations, "SpinLock", spin, plain(RLockProtocol::queue_scripts));
@@ -113,15 +113,15 @@ struct PlainLocks final : CutWork {
 };
 
 struct OtherLocks final : CutWork {
-    explicit OtherLocks(CutBench& bench)
-        : redis(bench.redis),
-          queue("redisson_lock_queue:{" + bench.name + "f}"),
-          fair(bench.far, bench.name + "f"),
-          near_fair(bench.near, bench.name + "f"),
-          both(bench.far, bench.name + "rw"),
-          near_both(bench.near, bench.name + "rw"),
-          mutex(bench.far, bench.name + "m"),
-          near_mutex(bench.near, bench.name + "m") {
+    explicit OtherLocks(CutBench& fixture)
+        : redis(fixture.redis),
+          queue("redisson_lock_queue:{" + fixture.name + "f}"),
+          fair(fixture.far, fixture.name + "f"),
+          near_fair(fixture.near, fixture.name + "f"),
+          both(fixture.far, fixture.name + "rw"),
+          near_both(fixture.near, fixture.name + "rw"),
+          mutex(fixture.far, fixture.name + "m"),
+          near_mutex(fixture.near, fixture.name + "m") {
         const LockScripts mutex_commands{"SET",
                                          digest(digested<scripts::mutex_release>),
                                          "GET",

@@ -15,7 +15,7 @@ std::string text(std::ptrdiff_t value) { return std::to_string(value); }
 std::string yes_or_no(bool value) { return value ? "yes" : "no"; }
 
 struct Semaphores final : CutWork {
-    explicit Semaphores(CutBench& bench) : seats(bench.far, bench.name) {
+    explicit Semaphores(CutBench& fixture) : seats(fixture.far, fixture.name) {
         const auto ten = [this] { seats.try_set_permits(10); };
         const auto add = [&](std::string what, const Script& script, auto run) {
             operations.push_back({"Semaphore " + what, digest(script), ten, run});
@@ -45,7 +45,7 @@ struct Semaphores final : CutWork {
 };
 
 struct ExpirablePermits final : CutWork {
-    explicit ExpirablePermits(CutBench& bench) : slots(bench.far, bench.name) {
+    explicit ExpirablePermits(CutBench& fixture) : slots(fixture.far, fixture.name) {
         const auto ten = [this] { slots.try_set_permits(10); };
         const auto back = [this] {
             if (!ids.empty()) static_cast<void>(slots.try_release(std::exchange(ids, {})));
@@ -101,7 +101,7 @@ struct ExpirablePermits final : CutWork {
 };
 
 struct Latches final : CutWork {
-    explicit Latches(CutBench& bench) : gate(bench.far, bench.name) {
+    explicit Latches(CutBench& fixture) : gate(fixture.far, fixture.name) {
         const auto five = [this] { gate.try_set_count(5); };
         const auto one = [this] { gate.try_set_count(1); };
         const auto add = [&](std::string what, const std::string& request, std::function<void()> prepare, auto run) {

@@ -59,7 +59,7 @@ std::string lease_text(std::chrono::milliseconds lease) { return std::to_string(
 std::pair<std::string, std::chrono::steady_clock::time_point> outcome(Client& client, const std::string& kind) {
     std::string by = "child";
     const auto mine = [&] {
-        by = "heir";
+        by = "successor";
         return by;
     };
     if (kind == "once")
@@ -89,7 +89,7 @@ TEST_CASE("fault: worker killed in the midst of it: one who waits takes over aft
         const auto left = std::chrono::milliseconds(redis.pttl("work"));
         REQUIRE(ready_within(waiting, 60s));
         const auto [by, when] = waiting.get();
-        CHECK(by == "heir");
+        CHECK(by == "successor");
         CHECK(when - killed >= left - 5ms);
         CHECK(when - killed <= short_lease + margin);
         CHECK_FALSE(redis.exists("work"));
@@ -111,7 +111,7 @@ TEST_CASE("fault: worker killed before its result reaches the server: the work i
         REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }, 30s));
         worker.kill();
         Client client{path.server.url(), unhurried()};
-        CHECK(outcome(client, kind).first == "heir");
+        CHECK(outcome(client, kind).first == "successor");
         // The result of the dead worker arrives late, and is void.
         const auto scripts = path.redis.script_calls();
         path.proxy.release();

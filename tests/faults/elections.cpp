@@ -98,7 +98,7 @@ TEST_CASE("fault: leader killed: another one leads after the lease, and not befo
     const TempDir dir;
     auto shared = SharedMemory<Shared>::create(dir.file("shared"));
     Client client{server.url(), unhurried()};
-    LeaderElection election{client, "scheduler", "heir"};
+    LeaderElection election{client, "scheduler", "successor"};
     ChildProcess leader = spawn_self("fault: leader", {server.url(), dir.file("shared")});
     REQUIRE(eventually([&] { return shared->renewals > 0; }, 30s));
     std::optional<Leader> seen = election.leader();
@@ -107,7 +107,7 @@ TEST_CASE("fault: leader killed: another one leads after the lease, and not befo
     const std::int64_t token = seen->token;
     auto observing = start([&] {
         election.observe([&](const std::optional<Leader>& now) {
-            if (now && now->name == "heir") throw Error(errc::cancelled, "", "it has seen the heir");
+            if (now && now->name == "successor") throw Error(errc::cancelled, "", "it has seen the successor");
         });
         return true;
     });
@@ -137,7 +137,7 @@ TEST_CASE("fault: leader killed before its announcement reaches the server: the 
     ChildProcess leader = spawn_self("fault: leader", {path.url(), dir.file("shared")});
     REQUIRE(eventually([&] { return path.proxy.counts().held == 1; }, 30s));
     Client client{path.server.url(), unhurried()};
-    LeaderElection election{client, "scheduler", "heir"};
+    LeaderElection election{client, "scheduler", "successor"};
     const std::optional<Leader> unnamed = election.leader();
     REQUIRE(unnamed);
     CHECK(unnamed->name.empty());
@@ -150,7 +150,7 @@ TEST_CASE("fault: leader killed before its announcement reaches the server: the 
     const auto scripts = path.redis.script_calls();
     path.proxy.release();
     REQUIRE(eventually([&] { return path.redis.script_calls() > scripts; }));
-    CHECK(election.leader()->name == "heir");
+    CHECK(election.leader()->name == "successor");
     CHECK(term.is_leader());
     CHECK_FALSE(term.resign());
 }

@@ -90,7 +90,7 @@ TEST_CASE_TEMPLATE("a master of a cluster dies: those who queue get the lock fro
         CAPTURE(pubsub == PubSub::sharded);
         ClusterServers cluster;
         RedisServer& victim = cluster.node(0);
-        RedisServer& heir = cluster.partner_of(victim);
+        RedisServer& successor = cluster.partner_of(victim);
         const std::string name = cluster.key_on(victim, "orders");
         Party<L> holder{cluster.url(), name, pubsub};
         holder.lock.lock();
@@ -98,12 +98,12 @@ TEST_CASE_TEMPLATE("a master of a cluster dies: those who queue get the lock fro
         const auto offset = [](RedisServer& server) {
             return RawRedis{server}.info("replication", "master_repl_offset");
         };
-        REQUIRE(eventually([&] { return offset(heir) == offset(victim); }, soon));
+        REQUIRE(eventually([&] { return offset(successor) == offset(victim); }, soon));
         victim.kill();
         REQUIRE(cluster.is_served(name, failover));
         holder.lock.unlock();
         crowd.all_enter();
-        CHECK(is_left_empty(heir));
+        CHECK(is_left_empty(successor));
     }
 }
 

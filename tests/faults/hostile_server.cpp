@@ -223,11 +223,11 @@ TEST_CASE("an invalid reply to a hand-over: the waiter gets its turn, and no gua
         options.command_timeout = impatient().command_timeout;
         Client client{hostile.url(), options};
         RLock orders{client, "orders"};
-        std::vector<std::future<bool>> heirs;
+        std::vector<std::future<bool>> successors;
         {
             const std::lock_guard guard{orders};
             for (std::uint64_t i = 1; i <= 2; ++i) {
-                heirs.push_back(start([&] {
+                successors.push_back(start([&] {
                     std::error_code ec;
                     const bool held = orders.try_lock_for(20s, ec);
                     if (held) orders.unlock(ec);
@@ -237,7 +237,7 @@ TEST_CASE("an invalid reply to a hand-over: the waiter gets its turn, and no gua
             }
             REQUIRE(eventually([&] { return hostile.accepted() >= 2; }));  // both wait: the subscription was requested
         }
-        for (auto& heir : heirs) CHECK(heir.get());
+        for (auto& successor : successors) CHECK(successor.get());
         CHECK(handed_over > 0);
     }
 }

@@ -558,7 +558,7 @@ TEST_CASE("fault: late copies: a hand-over that arrives late changes nothing") {
                 for (int round = 0; round < 50 && at.path.proxy.counts().matched == matched; ++round) {
                     at.mine.lock();
                     const auto waits = at.my_client().stats().waits;
-                    auto heir = start([&] {
+                    auto successor = start([&] {
                         at.mine.lock();
                         at.mine.unlock();
                     });
@@ -567,7 +567,7 @@ TEST_CASE("fault: late copies: a hand-over that arrives late changes nothing") {
                                (polls || listeners(at.path.redis, "orders") == 1);
                     }));
                     at.mine.unlock();
-                    heir.get();
+                    successor.get();
                 }
             });
             at.let_pass(after);

@@ -26,7 +26,7 @@ void hand_over_until(FaultyPath& path, Client& client, Struck struck) {
     RLock orders{client, "orders"};
     for (std::uint64_t round = 1; round <= 50 && !struck(); ++round) {
         REQUIRE(orders.try_lock_for(10s));
-        auto heir = start([&] {
+        auto successor = start([&] {
             RawRedis redis{path.server};
             if (!orders.try_lock_for(20s)) return false;
             const bool held = orders.is_held() && hold_counts(redis, "orders") == std::vector<std::string>{"1"};
@@ -35,7 +35,7 @@ void hand_over_until(FaultyPath& path, Client& client, Struck struck) {
         });
         REQUIRE(eventually([&] { return client.stats().waits >= round && listeners(path.redis, "orders") == 1; }));
         orders.unlock();
-        CHECK(heir.get());
+        CHECK(successor.get());
     }
     REQUIRE(struck());
 }

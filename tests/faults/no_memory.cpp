@@ -320,7 +320,7 @@ TEST_CASE_TEMPLATE(
             Client client{place.server.url(), with_time_to_reply()};
             Lock lock{client, "orders"};
             lock.lock();
-            auto heir = start([&] {
+            auto successor = start([&] {
                 try {
                     std::unique_lock guard{lock, 10s};
                     return guard.owns_lock();
@@ -329,15 +329,15 @@ TEST_CASE_TEMPLATE(
                 }
             });
             REQUIRE(eventually([&] { return client.stats().waits == 1; }));
-            ready_within(heir, 5ms);  // its first question, as a rule
+            ready_within(successor, 5ms);  // its first question, as a rule
             bool struck = false;
             {
                 FailingMemory memory{of, n};
                 CHECK_NOTHROW(lock.unlock());
-                CHECK(ready_within(heir, late + 3s));
+                CHECK(ready_within(successor, late + 3s));
                 struck = memory.struck();
             }
-            CHECK(heir.get());
+            CHECK(successor.get());
             handoffs += client.stats().handoffs;
             CHECK(eventually([&] { return place.is_clean(); }, 5s));
             REQUIRE(lock.try_lock_for(5s));

@@ -258,7 +258,7 @@ TEST_CASE("fault: server out of memory: acquires are refused; renewals, releases
     partly.lock();
     partly.lock();
     passed.lock();
-    auto heir = start([&] {
+    auto successor = start([&] {
         std::error_code ec;
         if (!passed.try_lock_for(60s, ec)) return false;
         passed.unlock(ec);
@@ -287,7 +287,7 @@ TEST_CASE("fault: server out of memory: acquires are refused; renewals, releases
     passed.unlock(ec);
     CHECK_FALSE(ec);
     CHECK(eventually([&] { return client.stats().handoffs == 1; }));
-    CHECK(heir.get());
+    CHECK(successor.get());
     CHECK(redis.call("SET", "more", "x").string.starts_with("OOM"));
     CHECK(log.count(Event::Kind::hold_lost) == 0);
 

@@ -112,9 +112,9 @@ auto handed_over(HiredisClient& client, HiredisRLock& lock, std::string& giver, 
         const std::uint64_t handoffs = client.stats().handoffs;
         lock.lock();
         giver = owner_of(client, lock);
-        auto heir = start_waiting(client, std::ref(function));
+        auto successor = start_waiting(client, std::ref(function));
         lock.unlock();
-        const auto result = heir.get();
+        const auto result = successor.get();
         if (client.stats().handoffs > handoffs) return result;
     }
     throw std::runtime_error("no hand-over");

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "picture.hpp"
+#include "keyspace_snapshot.hpp"
 #include "table.hpp"
 
 namespace redlatch::test {
@@ -70,18 +70,18 @@ void reset_frees(Match& m) {
 }
 
 void same_wire(Match& m) {
-    Picture picture{m};
+    KeyspaceSnapshot snapshot{m};
     m.holder.must("set", "true", "n=2");
-    same("message of set", picture.messages(), channel + " 1");
-    same("keys", picture.keys(), "N string 2");
+    same("message of set", snapshot.messages(), channel + " 1");
+    same("keys", snapshot.keys(), "N string 2");
     Pending waiting = m.waiter.start("lock");
     until_listening(m);
-    same("channels", picture.channels(), channel);
+    same("channels", snapshot.channels(), channel);
     m.holder.must("down", "ok");
-    same("message of the first", picture.messages(), "");
+    same("message of the first", snapshot.messages(), "");
     m.holder.must("down", "ok");
-    same("message of the last", picture.messages(), channel + " 0");
-    same("keys at zero", picture.keys(), "");
+    same("message of the last", snapshot.messages(), channel + " 0");
+    same("keys at zero", snapshot.keys(), "");
     waiting.get("ok");
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "picture.hpp"
+#include "keyspace_snapshot.hpp"
 #include "table.hpp"
 
 namespace redlatch::test {
@@ -126,23 +126,23 @@ void only_the_owner_unlocks(Match& m) {
 void same_wire(Match& m) {
     m.do_without_grants();
     const Protocol& wire = m.pairing.wire;
-    Picture picture{m};
+    KeyspaceSnapshot snapshot{m};
     m.holder.must("lock", "ok");
-    same("keys of a hold", picture.keys(), wire.held);
+    same("keys of a hold", snapshot.keys(), wire.held);
     m.holder.must("lock", "ok");
-    same("keys of two", picture.keys(), wire.held_twice);
-    same("messages by then", picture.messages(), "");
+    same("keys of two", snapshot.keys(), wire.held_twice);
+    same("messages by then", snapshot.messages(), "");
     m.holder.must("unlock", "ok");
     Pending waiting = m.waiter.start("lock");
     until_listening(m);
-    same("channels", picture.channels(), wire.channels);
+    same("channels", snapshot.channels(), wire.channels);
     const std::string& waited_for = wire.waited_for.empty() ? wire.held : wire.waited_for;
-    if (!eventually([&] { return picture.keys() == waited_for; }))
-        same("keys while one waits", picture.keys(), waited_for);
+    if (!eventually([&] { return snapshot.keys() == waited_for; }))
+        same("keys while one waits", snapshot.keys(), waited_for);
     m.holder.must("unlock", "ok");
     waiting.get("ok");
     // redlatch hands over inside its process without a message.
-    const std::string messages = picture.messages();
+    const std::string messages = snapshot.messages();
     const bool handed_over = !m.holder.is_java() && !m.waiter.is_java() && messages.empty();
     const bool silent = m.holder.is_java() && m.pairing.hold == "spin";
     if (!handed_over) same("messages of the release", messages, silent ? "" : wire.released);

@@ -20,7 +20,7 @@ namespace redlatch::test {
 
 using std::chrono::milliseconds;
 
-/// The keys, channels and messages of a lock, in the form of a Picture.
+/// The keys, channels and messages of a lock, in the form of a KeyspaceSnapshot.
 struct Protocol {
     std::string held = {};
     std::string held_twice = {};
@@ -138,7 +138,7 @@ struct Match {
     Actor other;  // a second thread of the waiter's agent
     Place place;
     RawRedis redis;
-    std::vector<std::string> own_channels;  // the sharded channels to which a Picture listens
+    std::vector<std::string> own_channels;  // the sharded channels to which a KeyspaceSnapshot listens
     std::optional<Pending> pending;         // the operation that continues between the two halves of a case
 };
 

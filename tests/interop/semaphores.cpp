@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "picture.hpp"
+#include "keyspace_snapshot.hpp"
 #include "table.hpp"
 
 namespace redlatch::test {
@@ -97,21 +97,21 @@ void big_request_is_served(Match& m) {
 
 void same_wire(Match& m) {
     m.do_without_grants();
-    Picture picture{m};
+    KeyspaceSnapshot snapshot{m};
     const Permits permits{m, 2};
     const std::string channel = "redisson_sc:{N}";
-    same("message of set", picture.messages(), channel + " 2");
-    same("keys", picture.keys(), "N string 2");
+    same("message of set", snapshot.messages(), channel + " 2");
+    same("keys", snapshot.keys(), "N string 2");
     m.holder.must("lock", "ok", "n=2");
-    same("keys when all are out", picture.keys(), "N string 0");
+    same("keys when all are out", snapshot.keys(), "N string 0");
     Pending waiting = m.waiter.start("lock");
     until_listening(m);
-    same("channels", picture.channels(), channel);
+    same("channels", snapshot.channels(), channel);
     m.holder.must("unlock", "ok", "n=2");
     waiting.get("ok");
-    same("message of release", picture.messages(), channel + " 2");
+    same("message of release", snapshot.messages(), channel + " 2");
     m.waiter.must("unlock", "ok");
-    same("message of the next", picture.messages(), channel + " 2");
+    same("message of the next", snapshot.messages(), channel + " 2");
 }
 
 void take_all_and_wait(Match& m) {
@@ -214,22 +214,22 @@ void permit_lists(Match& m) {
 
 void permit_wire(Match& m) {
     m.do_without_grants();
-    Picture picture{m};
+    KeyspaceSnapshot snapshot{m};
     const Permits permits{m, 1};
     const std::string channel = "redisson_sc:{N}";
-    same("message of set", picture.messages(), channel + " 1");
+    same("message of set", snapshot.messages(), channel + " 1");
     const std::string id = m.holder.ask("lock", "lease=30000");
     std::string bytes;
     for (std::size_t i = 0; i + 1 < id.size(); i += 2)
         bytes += static_cast<char>(std::stoi(id.substr(i, 2), nullptr, 16));
-    picture.short_for(bytes, "ID");
-    same("keys", picture.keys(), "N string 0; {N}:timeout zset ID");
+    snapshot.short_for(bytes, "ID");
+    same("keys", snapshot.keys(), "N string 0; {N}:timeout zset ID");
     Pending waiting = m.waiter.start("lock", "lease=30000");
     until_listening(m);
-    same("channels", picture.channels(), channel);
+    same("channels", snapshot.channels(), channel);
     m.holder.must("unlock", "ok", "id=" + id);
     m.waiter.must("unlock", "ok", "id=" + waiting.get().text);
-    same("messages", picture.messages(), channel + " 1; " + channel + " 1");
+    same("messages", snapshot.messages(), channel + " 1; " + channel + " 1");
 }
 
 void permit_and_wait(Match& m) {

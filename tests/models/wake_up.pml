@@ -65,8 +65,8 @@ bool news[PROCESSES] = true;
 bool told[PROCESSES];       // knows when to ask again, so need not ask at once
 bool held[PROCESSES];
 bool releasing[PROCESSES];
-byte heir[PROCESSES];       // the thread that gets a hold on its way, + 1
-bool heir_left[PROCESSES];
+byte successor[PROCESSES];       // the thread that gets a hold on its way, + 1
+bool successor_left[PROCESSES];
 bool handed_once[PROCESSES];
 bool wants[PROCESSES];
 bool asked[PROCESSES];      // requested the subscription
@@ -82,7 +82,7 @@ bool letting_go[THREADS];
 bool moved[THREADS];        // a message or a change of the subscription came during its release
 byte finished, drops, sweeps, timeouts;
 
-#define must_ask(p, t) (first[p] == t + 1 && !releasing[p] && heir[p] == 0 && (news[p] || !held[p] && !told[p]))
+#define must_ask(p, t) (first[p] == t + 1 && !releasing[p] && successor[p] == 0 && (news[p] || !held[p] && !told[p]))
 
 inline rouse_front(p) {
     if :: first[p] != 0 -> roused[first[p] - 1] = true :: else fi
@@ -167,7 +167,7 @@ proctype thread(byte t; byte p; byte most) {
 
 take:
     if
-    :: atomic { first[p] == 0 && !held[p] && !releasing[p] && heir[p] == 0 ->
+    :: atomic { first[p] == 0 && !held[p] && !releasing[p] && successor[p] == 0 ->
 #ifndef BUG_LATE_GENERATION
         news[p] = false;
 #endif
@@ -178,7 +178,7 @@ take:
             :: mine -> mine = false; goto have
             :: else -> told[p] = true
             fi }
-    :: atomic { !(first[p] == 0 && !held[p] && !releasing[p] && heir[p] == 0) }
+    :: atomic { !(first[p] == 0 && !held[p] && !releasing[p] && successor[p] == 0) }
     fi;
 
     atomic {
@@ -211,7 +211,7 @@ take:
         :: atomic { roused[t] -> roused[t] = false }
         :: atomic { timeouts < TIMEOUTS && !granted[t] -> timeouts++;
             if
-            :: heir[p] == t + 1 -> heir_left[p] = true; if :: first[p] == 0 -> wants[p] = false :: else fi
+            :: successor[p] == t + 1 -> successor_left[p] = true; if :: first[p] == 0 -> wants[p] = false :: else fi
             :: else ->
                 mine = first[p] == t + 1;
                 leave_line(p, t);
@@ -235,21 +235,21 @@ have_handed:
         next = first[p] - 1;
         if
         :: trying[next] -> next = 0; goto give_back
-        :: else -> first[p] = second[p]; second[p] = 0; held[p] = false; heir[p] = next + 1
+        :: else -> first[p] = second[p]; second[p] = 0; held[p] = false; successor[p] = next + 1
         fi }
-        atomic { holder = heir[p] }
+        atomic { holder = successor[p] }
         atomic {
             if
-            :: heir_left[p] ->
+            :: successor_left[p] ->
 #ifndef BUG_LOST_HEIR
-                owed[p] = heir[p];
+                owed[p] = successor[p];
 #endif
                 tell_representative(p)
             :: else ->
                 granted[next] = true; held[p] = true; news[p] = false; told[p] = false; handed_once[p] = true;
                 roused[next] = true
             fi;
-            heir[p] = 0; heir_left[p] = false; next = 0;
+            successor[p] = 0; successor_left[p] = false; next = 0;
             goto given_back }
     :: atomic { first[p] == 0 || handed_once[p] }
     fi;

@@ -158,13 +158,13 @@ mutate(no_limit_to_local_hand_overs lock/local_hand_over.hpp
     "unit/rlock|integration/rlock_waiting")
 
 # Late copies of an acquire and of its hand-over leave a hold that nobody has.
-mutate(heir_is_settled lock/local_hand_over.hpp
+mutate(successor_is_settled lock/local_hand_over.hpp
     "if (!handed.unknown || handed.leaving.unsettled == 0) return 0;"
     "if (handed.unknown || handed.leaving.unsettled == 0) return 0;"
     "unit/rlock_waiting")
 
-# The heir's number is released before the copy of the hand-over can no longer arrive.
-mutate(heir_is_settled_with_the_acquire lock/local_hand_over.hpp
+# The successor's number is released before the copy of the hand-over can no longer arrive.
+mutate(successor_is_settled_with_the_acquire lock/local_hand_over.hpp
     "return std::max(handed.leaving.unsettled, handed.claim.until);"
     "return handed.leaving.unsettled;"
     "unit/rlock_waiting")
@@ -2460,7 +2460,7 @@ mutate(minimum_ignored lock/lock_state.hpp
 
 # The hold keeps its number in the key that stays, and a late renewal gives that a whole lease.
 mutate(stays_under_its_own_number scripts/rlock.hpp
-    "local refusal, lease, left = stay(lock, owner, count, heir, rest)\nif refusal then return refusal end\n-- Waiters rely"
+    "local refusal, lease, left = stay(lock, owner, count, successor, rest)\nif refusal then return refusal end\n-- Waiters rely"
     "local left = redis.call('pttl', lock)\nlocal lease = math.max(1, math.min(left, rest))\nredis.call('pexpire', lock, lease)\n-- Waiters rely"
     "faults/hold_bounds")
 
@@ -3047,7 +3047,7 @@ mutate(late_copy_outlasts_its_grant lock/grant.hpp
     "static_cast<void>(longest);"
     "faults/late_locks")
 
-# A hand-over that gives the heir nothing forgets that a late copy of the acquire may take the lock.
+# A hand-over that gives the successor nothing forgets that a late copy of the acquire may take the lock.
 mutate(failed_hand_over_forgets_the_acquire lock/local_hand_over.hpp
     "if (answered) give_back_late_acquire(sent.leaving);"
     ""
@@ -3419,19 +3419,19 @@ mutate(doubtful_lease_is_forgotten permit_expirable_semaphore.ipp
 
 # Permits go round in one process for ever.
 mutate(permits_stay_in_the_process semaphore/synchronizer.hpp
-    "heir->require_fsync ||\n            handoffs_ >= settings.local_handoff_limit"
-    "heir->require_fsync"
+    "successor->require_fsync || handoffs_ >= settings.local_handoff_limit"
+    "successor->require_fsync"
     "integration/semaphore_test")
 
 # A waiter gets fewer permits than it wants from a release in its process.
-mutate(heir_gets_too_few_permits semaphore/synchronizer.hpp
-    "heir->want.amount() != amount ||"
+mutate(successor_gets_too_few_permits semaphore/synchronizer.hpp
+    "successor->want.amount() != amount ||"
     ""
     "integration/semaphore_test")
 
 # The next waiter asks although the place of the process stands for it.
 mutate(next_waiter_asks_at_once semaphore/synchronizer.hpp
-    "next->refused_at = std::max(next->refused_at, heir->refused_at);"
+    "next->refused_at = std::max(next->refused_at, successor->refused_at);"
     ";"
     "integration/semaphore_test")
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "simulation/world.hpp"
+#include "simulation/simulation.hpp"
 
 #include <cstdint>
 #include <stop_token>
@@ -12,20 +12,20 @@
 namespace sim {
 
 // Sets a key as if by hand.
-inline void set_key(World& world, const std::string& key, std::int64_t number) {
+inline void set_key(Simulation& simulation, const std::string& key, std::int64_t number) {
     const std::string text = std::to_string(number);
     const std::vector<std::string_view> words{"SET", key, text};
-    world.server(0).model().execute(words);
+    simulation.server(0).model().execute(words);
 }
 
 // Runs a call. An error that it throws must have a reason.
 template <class Call>
-bool attempt(World& world, Call call) {
+bool attempt(Simulation& simulation, Call call) {
     try {
         return call();
     } catch (const redlatch::Error& error) {
         scheduler().trace(std::string("error: ") + error.what());
-        if (!world.excuses_errors()) scheduler().fail(std::string("a call failed: ") + error.what());
+        if (!simulation.excuses_errors()) scheduler().fail(std::string("a call failed: ") + error.what());
         return false;
     }
 }
@@ -38,8 +38,8 @@ inline std::stop_token stop_at(Nanos when) {
     return source.get_token();
 }
 
-inline redlatch::Milliseconds some_ms(World& world, Nanos least, Nanos most) {
-    return redlatch::Milliseconds(world.random().between(least, most));
+inline redlatch::Milliseconds some_ms(Simulation& simulation, Nanos least, Nanos most) {
+    return redlatch::Milliseconds(simulation.random().between(least, most));
 }
 
 }  // namespace sim

@@ -3,7 +3,7 @@
 // The kind `pairs` is an enumeration: there a seed is the number of a run. Without a kind and a count it follows the seeds
 // of all other kinds.
 #include "simulation/pairs.hpp"
-#include "simulation/world.hpp"
+#include "simulation/simulation.hpp"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The locks that consist of others: all of some locks, and the majority of servers.
+#include "simulation/simulation.hpp"
 #include "simulation/use_lock.hpp"
-#include "simulation/world.hpp"
 
 #include <array>
 
@@ -15,7 +15,7 @@ using RLock = redlatch::RLock;
 template <class Whole>
 struct Composed {
     template <class... Options>
-    explicit Composed(World::Process& process, const std::vector<std::pair<std::size_t, std::string>>& members,
+    explicit Composed(Simulation::Process& process, const std::vector<std::pair<std::size_t, std::string>>& members,
                       Options... options) {
         for (const auto& [server, name] : members)
             parts.push_back(std::make_unique<RLock>(*process.clients[server], name));
@@ -28,55 +28,56 @@ struct Composed {
 };
 
 void run_multi_lock() {
-    World world(2);
-    Random& r = world.random();
-    const std::array<Ward*, 3> wards{&world.guard("a", 0, {forever}), &world.guard("b", 1, {forever}),
-                                     &world.guard("c", 0, {forever})};
+    Simulation simulation(2);
+    Random& r = simulation.random();
+    const std::array<InvariantChecker*, 3> checkers{&simulation.guard("a", 0, {forever}),
+                                                    &simulation.guard("b", 1, {forever}),
+                                                    &simulation.guard("c", 0, {forever})};
     const Habits habits{};
-    for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
-        World::Process& process = world.start_process();
+    for (std::size_t p = 1 + r.below(3) + simulation.faults().crashes; p > 0; --p) {
+        Simulation::Process& process = simulation.start_process();
         using Two = Composed<redlatch::MultiLock>;
         // Each uses two of three locks, in any order. Two pairs exclude each other by the lock that they share.
         const std::vector<std::pair<std::size_t, std::string>> names{{0, "a"}, {1, "b"}, {0, "c"}};
         std::vector<std::shared_ptr<Two>> pairs;
         for (std::size_t i = 0; i < names.size(); ++i)
             pairs.push_back(
-                world.keep(process, std::make_shared<Two>(process, std::vector{names[i], names[(i + 1) % 3]})));
+                simulation.keep(process, std::make_shared<Two>(process, std::vector{names[i], names[(i + 1) % 3]})));
         for (std::size_t t = 1 + r.below(2); t > 0; --t)
-            world.start_thread(process, [&world, pairs, wards, habits] {
-                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round) {
-                    const std::size_t i = world.random().below(pairs.size());
-                    if (world.random().below(3) == 0)
-                        LockUser(world, *wards[i], *pairs[i]->parts[0], habits).use();
+            simulation.start_thread(process, [&simulation, pairs, checkers, habits] {
+                for (std::uint64_t round = 1 + simulation.random().below(3); round > 0; --round) {
+                    const std::size_t i = simulation.random().below(pairs.size());
+                    if (simulation.random().below(3) == 0)
+                        LockUser(simulation, *checkers[i], *pairs[i]->parts[0], habits).use();
                     else
-                        LockUser(world, *wards[i], *pairs[i]->whole, habits).with(*wards[(i + 1) % 3]).use();
+                        LockUser(simulation, *checkers[i], *pairs[i]->whole, habits).with(*checkers[(i + 1) % 3]).use();
                 }
             });
     }
-    world.finish({});
+    simulation.finish({});
 }
 
 void run_red_lock() {
-    World world(3);
+    Simulation simulation(3);
     // The lock must survive the loss of all data of one server.
-    world.wards_outlive_data = true;
-    Random& r = world.random();
-    Ward& ward = world.guard("red", 0, {forever});
-    for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
-        World::Process& process = world.start_process();
+    simulation.wards_outlive_data = true;
+    Random& r = simulation.random();
+    InvariantChecker& checker = simulation.guard("red", 0, {forever});
+    for (std::size_t p = 1 + r.below(3) + simulation.faults().crashes; p > 0; --p) {
+        Simulation::Process& process = simulation.start_process();
         using Majority = Composed<redlatch::RedLock>;
         const std::vector<std::pair<std::size_t, std::string>> names{{0, "red"}, {1, "red"}, {2, "red"}};
         const redlatch::RedLockOptions options{
             .node_timeout = redlatch::Milliseconds(r.between(100, 500)),
-            .longest_lease = redlatch::Milliseconds(world.late() ? World::longest_lease / ms : 2000)};
-        const auto lock = world.keep(process, std::make_shared<Majority>(process, names, options));
+            .longest_lease = redlatch::Milliseconds(simulation.late() ? Simulation::longest_lease / ms : 2000)};
+        const auto lock = simulation.keep(process, std::make_shared<Majority>(process, names, options));
         for (std::size_t t = 1 + r.below(2); t > 0; --t)
-            world.start_thread(process, [&world, &ward, lock] {
-                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round)
-                    LockUser(world, ward, *lock->whole, {}).use();
+            simulation.start_thread(process, [&simulation, &checker, lock] {
+                for (std::uint64_t round = 1 + simulation.random().below(3); round > 0; --round)
+                    LockUser(simulation, checker, *lock->whole, {}).use();
             });
     }
-    world.finish({});
+    simulation.finish({});
 }
 
 }  // namespace

@@ -2,46 +2,46 @@
 // Semaphores and the latch. Their keys exist from the beginning, as if set by hand.
 #include "simulation/calls.hpp"
 #include "simulation/ledger.hpp"
-#include "simulation/world.hpp"
+#include "simulation/simulation.hpp"
 
 namespace sim {
 
 namespace {
 
-std::string key_text(World& world, const std::string& key) {
+std::string key_text(Simulation& simulation, const std::string& key) {
     const std::vector<std::string_view> words{"GET", key};
-    return world.server(0).model().execute(words).text;
+    return simulation.server(0).model().execute(words).text;
 }
 
 // Adds a permit and takes it away again.
 template <class Semaphore>
-void add_and_take_away(World& world, Semaphore& semaphore, bool& is_uncertain) {
+void add_and_take_away(Simulation& simulation, Semaphore& semaphore, bool& is_uncertain) {
     for (const std::ptrdiff_t n : {1, -1}) {
-        const bool is_sure = attempt(world, [&] {
+        const bool is_sure = attempt(simulation, [&] {
             semaphore.add_permits(n);
             return true;
         });
         if (!is_sure) is_uncertain = true;
-        world.pause();
+        simulation.pause();
     }
 }
 
 // --- Semaphore -------------------------------------------------------------------------------------------------------
 
 // Takes all permits that are there, and gives them back.
-void drain(World& world, Ledger& ledger, redlatch::Semaphore& semaphore, bool& is_uncertain) {
+void drain(Simulation& simulation, Ledger& ledger, redlatch::Semaphore& semaphore, bool& is_uncertain) {
     std::int64_t n = 0;
-    const bool is_sure = attempt(world, [&] {
+    const bool is_sure = attempt(simulation, [&] {
         n = semaphore.drain_permits();
         return true;
     });
     if (!is_sure) is_uncertain = true;
     if (n > 0) {
-        const auto loan = ledger.take(n, world.lost_data() ? 0 : forever);
-        world.pause();
+        const auto loan = ledger.take(n, simulation.lost_data() ? 0 : forever);
+        simulation.pause();
         ledger.give_back(loan);
     }
-    const bool is_back = attempt(world, [&] {
+    const bool is_back = attempt(simulation, [&] {
         semaphore.add_permits(n);  // some may have been owed
         return true;
     });
@@ -49,11 +49,13 @@ void drain(World& world, Ledger& ledger, redlatch::Semaphore& semaphore, bool& i
 }
 
 // Sets up a semaphore that somebody deletes again. A late copy must not bring it back: no such key may be left.
-void set_up_another(World& world, redlatch::Client& client) {
-    const std::string key = "deleted" + std::to_string(world.random().next());
+void set_up_another(Simulation& simulation, redlatch::Client& client) {
+    const std::string key = "deleted" + std::to_string(simulation.random().next());
     redlatch::Semaphore other(client, key);
-    const auto remove = [&world, key] { world.server(0).model().execute(std::vector<std::string_view>{"DEL", key}); };
-    const bool is_sure = attempt(world, [&] {
+    const auto remove = [&simulation, key] {
+        simulation.server(0).model().execute(std::vector<std::string_view>{"DEL", key});
+    };
+    const bool is_sure = attempt(simulation, [&] {
         if (!other.try_set_permits(2)) scheduler().fail("a new semaphore is said to exist");
         return true;
     });
@@ -63,59 +65,60 @@ void set_up_another(World& world, redlatch::Client& client) {
         scheduler().at(scheduler().now() + beyond_marks, remove);
 }
 
-void use_semaphore(World& world, Ledger& ledger, redlatch::Semaphore& semaphore, std::int64_t most,
+void use_semaphore(Simulation& simulation, Ledger& ledger, redlatch::Semaphore& semaphore, std::int64_t most,
                    bool& is_uncertain) {
-    Random& r = world.random();
-    world.pause();
-    if (r.below(8) == 0) drain(world, ledger, semaphore, is_uncertain);
+    Random& r = simulation.random();
+    simulation.pause();
+    if (r.below(8) == 0) drain(simulation, ledger, semaphore, is_uncertain);
     const std::int64_t n = r.between(1, most);
     ledger.waits();
-    const bool taken = attempt(world, [&] {
+    const bool taken = attempt(simulation, [&] {
         // The permits of a crashed process never come back, so no thread may wait without a limit then.
-        const std::uint64_t way = world.faults().crashes ? r.below(2) : r.below(4);
+        const std::uint64_t way = simulation.faults().crashes ? r.below(2) : r.below(4);
         if (way == 0) return semaphore.try_acquire(n);
-        if (way == 1) return semaphore.try_acquire_for(some_ms(world, 1, 3000), n);
+        if (way == 1) return semaphore.try_acquire_for(some_ms(simulation, 1, 3000), n);
         if (way == 2) return semaphore.acquire(n, stop_at(scheduler().now() + r.between(0, 500 * ms)));
         semaphore.acquire(n);
         return true;
     });
     ledger.waits_no_more();
     if (!taken) return;
-    const auto loan = ledger.take(n, world.lost_data() ? 0 : forever);
-    scheduler().sleep(r.between(0, world.late() && r.below(5) == 0 ? world.long_work() : 60 * ms));
+    const auto loan = ledger.take(n, simulation.lost_data() ? 0 : forever);
+    scheduler().sleep(r.between(0, simulation.late() && r.below(5) == 0 ? simulation.long_work() : 60 * ms));
     ledger.give_back(loan);
-    attempt(world, [&] {
+    attempt(simulation, [&] {
         semaphore.release(n);
         return true;
     });
 }
 
 void run_semaphore() {
-    World world(1);
-    Random& r = world.random();
+    Simulation simulation(1);
+    Random& r = simulation.random();
     const std::int64_t permits = r.between(1, 4);
-    world.set_anew = [&] { set_key(world, "semaphore", permits); };
-    world.set_anew();
-    const bool some_are_added = world.late() && r.below(3) == 0;
+    simulation.set_anew = [&] { set_key(simulation, "semaphore", permits); };
+    simulation.set_anew();
+    const bool some_are_added = simulation.late() && r.below(3) == 0;
     bool is_uncertain = false;
-    Ledger ledger(permits + some_are_added, world.wake_up_bound(0));
-    for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
-        World::Process& process = world.start_process();
+    Ledger ledger(permits + some_are_added, simulation.wake_up_bound(0));
+    for (std::size_t p = 1 + r.below(3) + simulation.faults().crashes; p > 0; --p) {
+        Simulation::Process& process = simulation.start_process();
         const auto semaphore =
-            world.keep(process, std::make_shared<redlatch::Semaphore>(*process.clients[0], "semaphore"));
+            simulation.keep(process, std::make_shared<redlatch::Semaphore>(*process.clients[0], "semaphore"));
         for (std::size_t t = 1 + r.below(3); t > 0; --t)
-            world.start_thread(process, [&, semaphore, client = process.clients[0].get()] {
-                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round) {
-                    use_semaphore(world, ledger, *semaphore, permits, is_uncertain);
-                    if (world.late() && world.random().below(2) == 0) set_up_another(world, *client);
+            simulation.start_thread(process, [&, semaphore, client = process.clients[0].get()] {
+                for (std::uint64_t round = 1 + simulation.random().below(3); round > 0; --round) {
+                    use_semaphore(simulation, ledger, *semaphore, permits, is_uncertain);
+                    if (simulation.late() && simulation.random().below(2) == 0) set_up_another(simulation, *client);
                 }
             });
         if (some_are_added && p == 1)
-            world.start_thread(process, [&, semaphore] { add_and_take_away(world, *semaphore, is_uncertain); });
+            simulation.start_thread(process,
+                                    [&, semaphore] { add_and_take_away(simulation, *semaphore, is_uncertain); });
     }
-    world.finish({"semaphore"});
-    const std::string left = key_text(world, "semaphore");
-    if (!is_uncertain && !world.lost_data() && !world.faults().crashes && left != std::to_string(permits))
+    simulation.finish({"semaphore"});
+    const std::string left = key_text(simulation, "semaphore");
+    if (!is_uncertain && !simulation.lost_data() && !simulation.faults().crashes && left != std::to_string(permits))
         scheduler().fail("of " + std::to_string(permits) + " permits came back: " + left);
 }
 
@@ -123,21 +126,21 @@ void run_semaphore() {
 
 using Permits = redlatch::PermitExpirableSemaphore;
 
-void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t most) {
-    Random& r = world.random();
-    world.pause();
+void use_permits(Simulation& simulation, Ledger& ledger, Permits& semaphore, std::int64_t most) {
+    Random& r = simulation.random();
+    simulation.pause();
     const std::int64_t n = r.between(1, most);
-    const redlatch::Lease lease(world.some_lease(50 * ms));
+    const redlatch::Lease lease(simulation.some_lease(50 * ms));
     // A permit that the watchdog renews is certain only while there are no faults.
     const bool leased = r.below(2) == 0;
     std::vector<redlatch::PermitId> ids;
     Nanos asked = scheduler().now();
     ledger.waits();
-    attempt(world, [&] {
+    attempt(simulation, [&] {
         switch (r.below(4)) {
             case 0: ids = leased ? semaphore.try_acquire(n, lease) : semaphore.try_acquire(n); break;
             case 1: {
-                const auto time = some_ms(world, 1, 3000);
+                const auto time = some_ms(simulation, 1, 3000);
                 ids = leased ? semaphore.try_acquire_for(time, n, lease) : semaphore.try_acquire_for(time, n);
                 break;
             }
@@ -154,7 +157,7 @@ void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t 
     if (ids.empty()) return;
     // The lease began when the permits were last requested. Only the server knows how long ago that was.
     Nanos until = 0;
-    attempt(world, [&] {
+    attempt(simulation, [&] {
         const Nanos before = scheduler().now();
         for (const redlatch::PermitId& id : ids) {
             const auto left = semaphore.remaining_lease(id);
@@ -163,50 +166,51 @@ void use_permits(World& world, Ledger& ledger, Permits& semaphore, std::int64_t 
         }
         return true;
     });
-    if (world.lost_data()) until = 0;
+    if (simulation.lost_data()) until = 0;
     const auto loan = ledger.take(n, until > scheduler().now() ? until : 0);
     if (leased && r.below(4) == 0)
-        attempt(world, [&] {
+        attempt(simulation, [&] {
             for (const redlatch::PermitId& id : ids)
-                semaphore.update_lease(id, redlatch::Lease(redlatch::Milliseconds(World::longest_lease / ms)));
+                semaphore.update_lease(id, redlatch::Lease(redlatch::Milliseconds(Simulation::longest_lease / ms)));
             return true;
         });
-    scheduler().sleep(r.between(0, r.below(5) == 0 ? world.long_work() : 60 * ms));
-    const bool certain = !leased || loan->until > scheduler().now() + world.slack();
+    scheduler().sleep(r.between(0, r.below(5) == 0 ? simulation.long_work() : 60 * ms));
+    const bool certain = !leased || loan->until > scheduler().now() + simulation.slack();
     ledger.give_back(loan);
     std::error_code ec;
     const bool released = semaphore.try_release(ids, ec);
-    if (!released && certain && !world.excuses_errors()) scheduler().fail("a permit was lost: " + ec.message());
+    if (!released && certain && !simulation.excuses_errors()) scheduler().fail("a permit was lost: " + ec.message());
     // One of them is over, so none was released. The others may have long leases.
     if (!released)
         for (const redlatch::PermitId& id : ids) static_cast<void>(semaphore.try_release(id, ec));
 }
 
 void run_permits() {
-    World world(1);
-    Random& r = world.random();
+    Simulation simulation(1);
+    Random& r = simulation.random();
     const std::int64_t permits = r.between(1, 4);
-    world.set_anew = [&] { set_key(world, "permits", permits); };
-    world.set_anew();
-    const bool some_are_added = world.late() && r.below(3) == 0;
+    simulation.set_anew = [&] { set_key(simulation, "permits", permits); };
+    simulation.set_anew();
+    const bool some_are_added = simulation.late() && r.below(3) == 0;
     bool is_uncertain = false;
-    Ledger ledger(permits + some_are_added, world.wake_up_bound(0));
-    for (std::size_t p = 1 + r.below(3) + world.faults().crashes; p > 0; --p) {
-        World::Process& process = world.start_process();
-        const auto semaphore = world.keep(process, std::make_shared<Permits>(*process.clients[0], "permits"));
+    Ledger ledger(permits + some_are_added, simulation.wake_up_bound(0));
+    for (std::size_t p = 1 + r.below(3) + simulation.faults().crashes; p > 0; --p) {
+        Simulation::Process& process = simulation.start_process();
+        const auto semaphore = simulation.keep(process, std::make_shared<Permits>(*process.clients[0], "permits"));
         for (std::size_t t = 1 + r.below(3); t > 0; --t)
-            world.start_thread(process, [&world, &ledger, semaphore, permits] {
-                for (std::uint64_t round = 1 + world.random().below(3); round > 0; --round)
-                    use_permits(world, ledger, *semaphore, permits);
+            simulation.start_thread(process, [&simulation, &ledger, semaphore, permits] {
+                for (std::uint64_t round = 1 + simulation.random().below(3); round > 0; --round)
+                    use_permits(simulation, ledger, *semaphore, permits);
             });
         if (some_are_added && p == 1)
-            world.start_thread(process, [&, semaphore] { add_and_take_away(world, *semaphore, is_uncertain); });
+            simulation.start_thread(process,
+                                    [&, semaphore] { add_and_take_away(simulation, *semaphore, is_uncertain); });
     }
-    world.finish({"permits", "{permits}"});
-    const auto& process = world.start_process();
+    simulation.finish({"permits", "{permits}"});
+    const auto& process = simulation.start_process();
     Permits semaphore(*process.clients[0], "permits");
     const auto left = semaphore.available_permits();
-    if (!is_uncertain && !world.lost_data() && left != permits)
+    if (!is_uncertain && !simulation.lost_data() && left != permits)
         scheduler().fail("of " + std::to_string(permits) + " permits came back: " + std::to_string(left));
 }
 
@@ -222,9 +226,9 @@ struct Count {
     Nanos ended = 0;
 };
 
-void count_down(World& world, Count& count, Latch& latch, std::int64_t n) {
+void count_down(Simulation& simulation, Count& count, Latch& latch, std::int64_t n) {
     count.begun += n;
-    const bool sure = attempt(world, [&] {
+    const bool sure = attempt(simulation, [&] {
         latch.count_down(n);
         return true;
     });
@@ -233,38 +237,39 @@ void count_down(World& world, Count& count, Latch& latch, std::int64_t n) {
     if (count.done == count.total) count.ended = scheduler().now();
 }
 
-void wait_for_end(World& world, Count& count, const Latch& latch) {
-    Random& r = world.random();
+void wait_for_end(Simulation& simulation, Count& count, const Latch& latch) {
+    Random& r = simulation.random();
     const Nanos since = scheduler().now();
-    const bool ended = attempt(world, [&] {
-        switch (world.faults().crashes ? 1 : r.below(4)) {
+    const bool ended = attempt(simulation, [&] {
+        switch (simulation.faults().crashes ? 1 : r.below(4)) {
             case 0: return latch.try_wait();
-            case 1: return latch.wait_for(some_ms(world, 1, 2000));
+            case 1: return latch.wait_for(some_ms(simulation, 1, 2000));
             case 2: return latch.wait(stop_at(since + r.between(0, 500 * ms)));
             default: latch.wait(); return true;
         }
     });
-    if (ended && count.begun < count.total && !world.lost_data())
+    if (ended && count.begun < count.total && !simulation.lost_data())
         scheduler().fail("the wait ended with " + std::to_string(count.begun) + " of " + std::to_string(count.total) +
                          " counted down");
     const Nanos late = scheduler().now() - std::max(count.ended, since);
-    if (ended && count.done == count.total && count.failed == 0 && late > world.wake_up_bound(0))
+    if (ended && count.done == count.total && count.failed == 0 && late > simulation.wake_up_bound(0))
         scheduler().fail("lost wake-up: a thread waited on for " + std::to_string(late / ms) + " ms");
 }
 
-void look(World& world, const Count& count, const Latch& latch) {
-    const bool ended = attempt(world, [&] { return latch.wait_for(some_ms(world, 1, 30)); });
-    if (ended && count.begun < count.total && !world.lost_data()) scheduler().fail("a wait ended before the count");
+void look(Simulation& simulation, const Count& count, const Latch& latch) {
+    const bool ended = attempt(simulation, [&] { return latch.wait_for(some_ms(simulation, 1, 30)); });
+    if (ended && count.begun < count.total && !simulation.lost_data())
+        scheduler().fail("a wait ended before the count");
 }
 
 // No more was counted down than the threads have begun to.
-void check_count(World& world, const Count& count, const Latch& latch) {
+void check_count(Simulation& simulation, const Count& count, const Latch& latch) {
     std::int64_t left = 0;
-    const bool is_known = attempt(world, [&] {
+    const bool is_known = attempt(simulation, [&] {
         left = latch.count();
         return true;
     });
-    if (is_known && left < count.total - count.begun && !world.lost_data())
+    if (is_known && left < count.total - count.begun && !simulation.lost_data())
         scheduler().fail("the count is " + std::to_string(left) + " after " + std::to_string(count.begun) + " of " +
                          std::to_string(count.total));
 }
@@ -290,21 +295,21 @@ struct Rounds {
 };
 
 // Sets the count of the next round. Copies of earlier commands must not end it, nor set a count themselves.
-void begin_next(World& world, Rounds& rounds, Latch& latch) {
+void begin_next(Simulation& simulation, Rounds& rounds, Latch& latch) {
     if (rounds.number == rounds.last) return;
     // The background goes on to deliver a count-down that failed. It would count in the next round.
-    if (rounds.count.failed > 0 || world.lost_data()) return rounds.end();
-    world.pause();
-    const bool is_reset = world.random().below(2) == 0;
-    const bool is_set = attempt(world, [&] {
+    if (rounds.count.failed > 0 || simulation.lost_data()) return rounds.end();
+    simulation.pause();
+    const bool is_reset = simulation.random().below(2) == 0;
+    const bool is_set = attempt(simulation, [&] {
         if (is_reset) {
             if (!latch.try_set_count(rounds.total + 1)) scheduler().fail("a count was there before it was set");
-            if (!latch.reset() && !world.lost_data()) scheduler().fail("a count was gone before its reset");
+            if (!latch.reset() && !simulation.lost_data()) scheduler().fail("a count was gone before its reset");
         }
         return latch.try_set_count(rounds.total);
     });
     if (!is_set) {
-        if (!world.excuses_errors()) scheduler().fail("a count was there before it was set");
+        if (!simulation.excuses_errors()) scheduler().fail("a count was there before it was set");
         return rounds.end();
     }
     rounds.count = {.total = rounds.total};
@@ -313,50 +318,50 @@ void begin_next(World& world, Rounds& rounds, Latch& latch) {
     scheduler().wake_all(&rounds);
 }
 
-void go_through(World& world, Rounds& rounds, Latch& latch, std::int64_t n) {
-    Random& random = world.random();
+void go_through(Simulation& simulation, Rounds& rounds, Latch& latch, std::int64_t n) {
+    Random& random = simulation.random();
     std::size_t round = 0;
     do {
         round = rounds.number;
         scheduler().sleep(random.between(0, 100 * ms));
-        if (random.below(2) == 0) look(world, rounds.count, latch);
+        if (random.below(2) == 0) look(simulation, rounds.count, latch);
         for (std::int64_t i = 0; i < n; ++i) {
-            if (world.late()) {
-                world.pause();
-                check_count(world, rounds.count, latch);
+            if (simulation.late()) {
+                simulation.pause();
+                check_count(simulation, rounds.count, latch);
             }
-            count_down(world, rounds.count, latch, 1);
+            count_down(simulation, rounds.count, latch, 1);
             scheduler().sleep(random.between(0, 50 * ms));
         }
-        wait_for_end(world, rounds.count, latch);
-        if (--rounds.working == 0) begin_next(world, rounds, latch);
+        wait_for_end(simulation, rounds.count, latch);
+        if (--rounds.working == 0) begin_next(simulation, rounds, latch);
     } while (rounds.next_after(round));
 }
 
 void run_latch() {
-    World world(1);
-    Random& r = world.random();
+    Simulation simulation(1);
+    Random& r = simulation.random();
     Rounds rounds;
     // Drawn before the threads start, so that the count exists before the first count-down.
-    std::vector<std::vector<std::int64_t>> plan(1 + r.below(3) + world.faults().crashes);
+    std::vector<std::vector<std::int64_t>> plan(1 + r.below(3) + simulation.faults().crashes);
     for (auto& threads : plan)
         for (std::size_t t = 1 + r.below(3); t > 0; --t) {
             threads.push_back(r.between(0, 2));
             rounds.total += threads.back();
             ++rounds.threads;
         }
-    if (rounds.total > 0) set_key(world, "latch", rounds.total);
+    if (rounds.total > 0) set_key(simulation, "latch", rounds.total);
     // A crash ends a round without an end of the count.
-    if (rounds.total > 0 && !world.faults().crashes) rounds.last = 1 + r.below(4);
+    if (rounds.total > 0 && !simulation.faults().crashes) rounds.last = 1 + r.below(4);
     rounds.count = {.total = rounds.total};
     rounds.working = rounds.threads;
     for (const auto& threads : plan) {
-        World::Process& process = world.start_process();
-        const auto latch = world.keep(process, std::make_shared<Latch>(*process.clients[0], "latch"));
+        Simulation::Process& process = simulation.start_process();
+        const auto latch = simulation.keep(process, std::make_shared<Latch>(*process.clients[0], "latch"));
         for (const std::int64_t n : threads)
-            world.start_thread(process, [&, latch, n] { go_through(world, rounds, *latch, n); });
+            simulation.start_thread(process, [&, latch, n] { go_through(simulation, rounds, *latch, n); });
     }
-    world.finish(world.faults().crashes ? std::vector<std::string>{"latch"} : std::vector<std::string>{});
+    simulation.finish(simulation.faults().crashes ? std::vector<std::string>{"latch"} : std::vector<std::string>{});
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
-#include "simulation/world.hpp"
+#include "simulation/simulation.hpp"
 #include "support/coroutine.hpp"
 
 #include <algorithm>
@@ -34,43 +34,43 @@ struct Habits {
 template <class Lock>
 class LockUser {
 public:
-    LockUser(World& world, Ward& ward, Lock& lock, Habits habits)
-        : world_(world), wards_{&ward}, lock_(lock), habits_(habits) {}
+    LockUser(Simulation& simulation, InvariantChecker& checker, Lock& lock, Habits habits)
+        : simulation_(simulation), checkers_{&checker}, lock_(lock), habits_(habits) {}
 
-    // Adds another ward that the lock also covers.
-    LockUser& with(Ward& ward) {
-        wards_.push_back(&ward);
+    // Adds another checker that the lock also covers.
+    LockUser& with(InvariantChecker& checker) {
+        checkers_.push_back(&checker);
         return *this;
     }
 
     void use() {
-        world_.pause();
+        simulation_.pause();
         bool held = false;
-        upheavals_ = wards_[0]->upheavals();
-        for (Ward* ward : wards_) ward->waits();
+        upheavals_ = checkers_[0]->upheavals();
+        for (InvariantChecker* checker : checkers_) checker->waits();
         try {
             held = take();
         } catch (const redlatch::Error& error) {
             scheduler().trace(std::string("error: ") + error.what());
-            if (!world_.excuses_errors()) scheduler().fail(std::string("a call failed: ") + error.what());
+            if (!simulation_.excuses_errors()) scheduler().fail(std::string("a call failed: ") + error.what());
         }
-        for (Ward* ward : wards_) ward->waits_no_more();
+        for (InvariantChecker* checker : checkers_) checker->waits_no_more();
         if (!held) return;
-        for (Ward* ward : wards_) ward->holds();
+        for (InvariantChecker* checker : checkers_) checker->holds();
         work();
         give_back();
-        for (Ward* ward : wards_) ward->holds_no_more();
+        for (InvariantChecker* checker : checkers_) checker->holds_no_more();
     }
 
 private:
     static Nanos now() { return scheduler().now(); }
-    Random& random() { return world_.random(); }
+    Random& random() { return simulation_.random(); }
     void pause(Nanos most) { scheduler().sleep(random().between(0, most)); }
     redlatch::Milliseconds some_ms(Nanos least, Nanos most) {
         return redlatch::Milliseconds(random().between(least, most));
     }
 
-    redlatch::Lease some_lease() { return redlatch::Lease(world_.some_lease(30 * ms)); }
+    redlatch::Lease some_lease() { return redlatch::Lease(simulation_.some_lease(30 * ms)); }
 
     bool take() {
         if (habits_.rest > 0 && random().below(4) == 0) return take_for_at_least();
@@ -90,16 +90,16 @@ private:
         const redlatch::Milliseconds least = some_ms(1, habits_.rest / ms);
         const Nanos begun = now();
         const bool renewed = random().below(2) == 0;
-        const auto bounds = renewed
-                                ? redlatch::Lease::at_least(least)
-                                : redlatch::Lease::at_least(least, redlatch::Lease(least + world_.some_lease(30 * ms)));
+        const auto bounds =
+            renewed ? redlatch::Lease::at_least(least)
+                    : redlatch::Lease::at_least(least, redlatch::Lease(least + simulation_.some_lease(30 * ms)));
         const bool held = random().below(2) == 0 ? (lock_.lock(bounds), true) : lock_.try_lock(bounds);
         if (held) rests_until_ = begun + least.count() * ms;
         return held;
     }
 
     bool take_in_time(redlatch::Milliseconds time) {
-        const Nanos until = now() + time.count() * ms + world_.slack();
+        const Nanos until = now() + time.count() * ms + simulation_.slack();
         const bool held = random().below(2) ? lock_.try_lock_for(time) : lock_.try_lock_for(time, some_lease());
         if (now() > until) scheduler().fail("a timed call outlasted its deadline by " + late(until));
         return held;
@@ -113,7 +113,7 @@ private:
             if (!scheduler().has_crashed(id)) scheduler().spawn(id, [source]() mutable { source.request_stop(); });
         });
         const bool held = lock_.lock(source.get_token());
-        const Nanos until = at + world_.slack() + (world_.excuses_errors() ? 4 * second : 0);
+        const Nanos until = at + simulation_.slack() + (simulation_.excuses_errors() ? 4 * second : 0);
         if (now() > until) scheduler().fail("a stopped call came back late by " + late(until));
         return held;
     }
@@ -128,7 +128,7 @@ private:
         Nanos cancelled_at = forever;
         if (cancels) {
             cancelled_at = now() + random().between(0, 500 * ms);
-            until = std::min(until, cancelled_at + world_.slack());
+            until = std::min(until, cancelled_at + simulation_.slack());
         }
         redlatch::Hold hold = random().below(2) == 0
                                   ? by_callback(std::move(operation), source, cancelled_at)
@@ -143,7 +143,7 @@ private:
         const auto token = source.get_token();
         const redlatch::Milliseconds time = some_ms(1, most / ms);
         // The first command gets 250 ms, however short the time.
-        const Nanos bound = std::max(time.count() * ms, 250 * ms) + world_.slack();
+        const Nanos bound = std::max(time.count() * ms, 250 * ms) + simulation_.slack();
         switch (random().below(cancels ? 4 : 3)) {
             case 0: return lock_.async_try_lock().stop_on(token);
             case 1: until = now() + bound; return lock_.async_try_lock_for(time, some_lease()).stop_on(token);
@@ -250,7 +250,7 @@ private:
             scheduler().fail("an operation was cancelled by nobody");
         if (answer.ec && answer.ec != redlatch::errc::cancelled) {
             scheduler().trace("error: " + answer.ec.message());
-            if (!world_.excuses_errors()) scheduler().fail("an operation failed: " + answer.ec.message());
+            if (!simulation_.excuses_errors()) scheduler().fail("an operation failed: " + answer.ec.message());
         }
         return std::move(answer.hold);
     }
@@ -264,14 +264,14 @@ private:
         const bool lost = lost_.stop_requested();
         if (now() < until) {
             certain_until_ = until;
-            if (lost || wards_[0]->upheavals() != upheavals_) return false;
-            for (Ward* ward : wards_) ward->certain(habits_.shared, until);
+            if (lost || checkers_[0]->upheavals() != upheavals_) return false;
+            for (InvariantChecker* checker : checkers_) checker->certain(habits_.shared, until);
             return true;
         }
         // The hold may have been lost just now, and the thread that reports it has not run yet.
         certain_until_ = std::max(certain_until_, until);
-        if (!lost && now() > certain_until_ + world_.local_slack()) {
-            scheduler().sleep(world_.local_slack());
+        if (!lost && now() > certain_until_ + simulation_.local_slack()) {
+            scheduler().sleep(simulation_.local_slack());
             if (!lost_.stop_requested()) scheduler().fail("lost() is late by " + late(certain_until_));
         }
         return false;
@@ -285,21 +285,21 @@ private:
             if (sure) {
                 std::error_code gone;  // the hold may end after look()
                 const std::int64_t token = hold_ ? hold_->token() : lock_.token(gone);
-                if (!gone && look()) wards_[0]->token(token);
+                if (!gone && look()) checkers_[0]->token(token);
             }
-        Ward& ward = *wards_[0];
-        const std::int64_t read = ward.guarded;
+        InvariantChecker& checker = *checkers_[0];
+        const std::int64_t read = checker.guarded;
         for (std::uint64_t steps = random().below(4); steps > 0; --steps) {
             if (random().below(5) == 0)
-                pause(world_.long_work());
+                pause(simulation_.long_work());
             else
                 pause(40 * ms);
             look();
             if (habits_.reentrant && !hold_ && random().below(4) == 0) reenter();
         }
         if (sure && look() && !habits_.shared) {
-            ward.guarded = read + 1;
-            ++ward.entries;
+            checker.guarded = read + 1;
+            ++checker.entries;
         }
     }
 
@@ -318,9 +318,9 @@ private:
     void give_back() {
         const bool was_certain = look();
         const Nanos left = certain_until_ - now();
-        for (Ward* ward : wards_) {
-            ward->uncertain();
-            if (was_certain) ward->rests(habits_.shared, rests_until_);
+        for (InvariantChecker* checker : checkers_) {
+            checker->uncertain();
+            if (was_certain) checker->rests(habits_.shared, rests_until_);
         }
         std::error_code ec;
         if (!hold_) {
@@ -331,19 +331,19 @@ private:
             hold_.reset();  // does not wait for the server
         }
         if (ec) scheduler().trace("unlock: " + ec.message());
-        if (ec && was_certain && left > world_.slack() && !world_.excuses_errors())
+        if (ec && was_certain && left > simulation_.slack() && !simulation_.excuses_errors())
             scheduler().fail("unlock() of a certain hold says: " + ec.message());
     }
 
-    World& world_;
-    std::vector<Ward*> wards_;
+    Simulation& simulation_;
+    std::vector<InvariantChecker*> checkers_;
     Lock& lock_;
     const Habits habits_;
     std::optional<redlatch::Hold> hold_;  // if it was acquired by an operation
     std::stop_token lost_;
     Nanos certain_until_ = 0;
     Nanos rests_until_ = 0;        // the end of its minimum, if it has one
-    std::uint64_t upheavals_ = 0;  // the ward's count when this thread asked for the lock
+    std::uint64_t upheavals_ = 0;  // the checker's count when this thread asked for the lock
 };
 
 }  // namespace sim

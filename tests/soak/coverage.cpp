@@ -4,13 +4,13 @@
 #include <sstream>
 #include <string>
 
+#include "findings.hpp"
 #include "support/end_state.hpp"
-#include "verdict.hpp"
 
 namespace redlatch::soak {
 
 void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t seconds,
-                    ReplyClass& verdict) {
+                    Findings& findings) {
     std::map<std::string, std::uint64_t> seen;
     std::map<std::string, std::uint64_t> least;
     for (const Entry& entry : journal) {
@@ -39,14 +39,14 @@ void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>&
     // Rare commands take about an hour to be struck.
     if (seconds >= 3600)
         for (const std::string& what : bites_of_a_long_run()) least[what] = 1;
-    if (faults.size() < static_cast<std::size_t>(seconds)) verdict.complain("less than one fault a second");
+    if (faults.size() < static_cast<std::size_t>(seconds)) findings.complain("less than one fault a second");
     // Shorter runs do not reach all kinds of faults.
     for (const FaultInfo& fault : fault_kinds)
         if (seconds >= 60) least[std::string{fault.name}] = 1;
     std::ostringstream said;
     for (const auto& [what, number] : seen) said << what << " " << number << "; ";
-    verdict.remarks.push_back(said.str());
-    for (const std::string& what : test::find_vacuous(seen, least)) verdict.complain("too little of " + what);
+    findings.remarks.push_back(said.str());
+    for (const std::string& what : test::find_vacuous(seen, least)) findings.complain("too little of " + what);
 }
 
 }  // namespace redlatch::soak

@@ -11,40 +11,40 @@
 #include <vector>
 
 #include "crowd.hpp"
-#include "end.hpp"
 #include "faults.hpp"
+#include "final_checks.hpp"
+#include "findings.hpp"
 #include "holder_watch.hpp"
 #include "queue_watch.hpp"
 #include "support/process.hpp"
 #include "support/shared_memory.hpp"
 #include "support/temp_dir.hpp"
-#include "verdict.hpp"
 
 namespace redlatch::soak {
 
 namespace {
 
-void print(const ReplyClass& verdict, std::int64_t seconds, const std::vector<Fault>& faults) {
+void print(const Findings& findings, std::int64_t seconds, const std::vector<Fault>& faults) {
     std::set<FaultKind> kinds_of_faults;
     for (const Fault& fault : faults) kinds_of_faults.insert(fault.kind);
-    for (const std::string& remark : verdict.remarks) std::cout << remark << "\n";
-    for (const std::string& complaint : verdict.complaints) std::cout << "WRONG: " << complaint << "\n";
-    std::cout << "soak: seconds=" << seconds << " cycles=" << verdict.cycles << " faults=" << faults.size()
-              << " kinds=" << kinds_of_faults.size() << " overlaps=" << verdict.overlaps
-              << " lost_updates=" << verdict.lost_updates << " stale_writes=" << verdict.stale_writes
-              << " late_losses=" << verdict.late_losses << " leftovers=" << verdict.leftovers
-              << " max_wake_ms=" << verdict.max_wake_ms << std::endl;
+    for (const std::string& remark : findings.remarks) std::cout << remark << "\n";
+    for (const std::string& complaint : findings.complaints) std::cout << "WRONG: " << complaint << "\n";
+    std::cout << "soak: seconds=" << seconds << " cycles=" << findings.cycles << " faults=" << faults.size()
+              << " kinds=" << kinds_of_faults.size() << " overlaps=" << findings.overlaps
+              << " lost_updates=" << findings.lost_updates << " stale_writes=" << findings.stale_writes
+              << " late_losses=" << findings.late_losses << " leftovers=" << findings.leftovers
+              << " max_wake_ms=" << findings.max_wake_ms << std::endl;
 }
 
 // Causes the faults at their times. Returns whether all workers stayed alive.
 bool make_trouble(const std::vector<PlannedFault>& plan, std::int64_t began, std::int64_t seconds, Crowd& crowd,
-                  Troublemaker& troublemaker, ReplyClass& verdict) {
+                  Troublemaker& troublemaker, Findings& findings) {
     std::size_t next = 0;
     for (std::int64_t now = began; now < began + ns(std::chrono::seconds{seconds}); now = test::monotonic_ns()) {
         troublemaker.end_due(now);
         if (next < plan.size() && began + plan[next].at_ms * 1'000'000 <= now) troublemaker.begin(plan[next++]);
         if (const auto dead = crowd.find_dead(); !dead.empty()) {
-            for (const std::string& one : dead) verdict.complain(one);
+            for (const std::string& one : dead) findings.complain(one);
             return false;
         }
         std::this_thread::sleep_for(2ms);
@@ -61,7 +61,7 @@ int soak(std::int64_t seconds, std::uint64_t seed, const std::string& only) {
     test::ChildProcess resource = test::spawn_self("soak: fenced resource", {paths.directory});
     Crowd crowd{*shared, paths, seed};
     Troublemaker troublemaker{crowd, *shared, seconds};
-    ReplyClass verdict;
+    Findings findings;
 
     std::vector<std::string> urls;
     for (std::size_t worker = 0; worker < worker_count; ++worker) urls.push_back(troublemaker.url(worker));
@@ -73,26 +73,27 @@ int soak(std::int64_t seconds, std::uint64_t seed, const std::string& only) {
     const std::int64_t began = test::monotonic_ns();
     QueueWatch queue{troublemaker.server()};
     HolderWatch holders{troublemaker.server(), steady};
-    const bool alive = make_trouble(make_plan(seed, seconds, only), began, seconds, crowd, troublemaker, verdict);
+    const bool alive = make_trouble(make_plan(seed, seconds, only), began, seconds, crowd, troublemaker, findings);
     troublemaker.end_all();
     const std::vector<test::QueueSight> sights = queue.end();
     shared->stop = true;
-    for (const std::string& wrong : crowd.join(test::patient(30s))) verdict.complain(wrong);
+    for (const std::string& wrong : crowd.join(test::patient(30s))) findings.complain(wrong);
     const std::vector<HolderSight> seen_holders = holders.end();
-    if (alive) judge_end(troublemaker.server(), steady, *shared, crowd, verdict);
+    if (alive) run_final_checks(troublemaker.server(), steady, *shared, crowd, findings);
 
     const std::vector<Entry> entries = journal.read();
-    judge(entries, troublemaker.faults(), troublemaker.late_arrivals(), {sights, seen_holders}, began, verdict);
-    if (only.empty()) judge_coverage(entries, troublemaker.faults(), seconds, verdict);
-    print(verdict, seconds, troublemaker.faults());
-    if (!verdict.complaints.empty()) {
+    check_journal(entries, troublemaker.faults(), troublemaker.late_arrivals(), {sights, seen_holders}, began,
+                  findings);
+    if (only.empty()) judge_coverage(entries, troublemaker.faults(), seconds, findings);
+    print(findings, seconds, troublemaker.faults());
+    if (!findings.complaints.empty()) {
         for (const Fault& fault : troublemaker.faults())
             std::cout << "fault: " << info(fault.kind).name << " " << (fault.from - began) / 1'000'000 << " to "
                       << (fault.until - began) / 1'000'000 << " ms, worker " << fault.worker << ", lock " << fault.lock
                       << (fault.bit ? "" : ", without effect") << "\n";
         std::cout << "soak: seed=" << seed << " has failed" << std::endl;
     }
-    return verdict.complaints.empty() ? 0 : 1;
+    return findings.complaints.empty() ? 0 : 1;
 }
 
 int run(int argc, char** argv) {

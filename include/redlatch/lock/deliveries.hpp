@@ -35,7 +35,8 @@ struct Leaving {
     std::int64_t unsettled;  // of the hold
     Settings settings{};     // likewise
     Instant stays_until = Instant::min();  // likewise
-    std::uint64_t heir = 0;  // the number under which the lock stays taken after this last level; 0: it becomes free
+    std::uint64_t successor =
+        0;  // the number under which the lock stays taken after this last level; 0: it becomes free
 };
 
 // Returns how long a lock stays taken from now on.
@@ -94,9 +95,9 @@ public:
 
     // Ends the number under which the lock stays taken, when its time is over, if the lease alone may not do that. Without
     // memory the leases of those who keep the key end it.
-    void end_heir(std::uint64_t heir, Instant stays_until) noexcept try {
+    void end_successor(std::uint64_t successor, Instant stays_until) noexcept try {
         if (!core_.kind.outlives_lease) return;
-        core_.outbox.add({heir}, 0, stays_until + core_.session.options().watchdog_timeout, stays_until);
+        core_.outbox.add({successor}, 0, stays_until + core_.session.options().watchdog_timeout, stays_until);
         core_.schedule();
     } catch (const std::bad_alloc&) {
     }
@@ -135,12 +136,12 @@ public:
 private:
     // Ends the hold of an item, but not yet the lock.
     void post_stay(const Outbox::Due& item, Instant now) {
-        const std::uint64_t hold = item.unwanted.hold, heir = core_.next_number();
-        core_.session.post(core_.protocol.stay(hold, heir, rest_until(item.stays_until, now)),
-                           [this, keep = core_.keep(), hold, heir, until = item.stays_until](Reply reply) {
+        const std::uint64_t hold = item.unwanted.hold, successor = core_.next_number();
+        core_.session.post(core_.protocol.stay(hold, successor, rest_until(item.stays_until, now)),
+                           [this, keep = core_.keep(), hold, successor, until = item.stays_until](Reply reply) {
                                if (read_stay(reply).kind == ReleaseAnswer::Kind::released) {
                                    const std::lock_guard lock(core_.mutex);
-                                   end_heir(heir, until);
+                                   end_successor(successor, until);
                                }
                                if (reply.is_integer()) reply.integer = std::abs(reply.integer);
                                delivered(hold, reply);

@@ -63,7 +63,7 @@ public:
         const bool answered =
             classify(sent.reply) == ReplyClass::answered && answer.kind != HandOverAnswer::Kind::senseless;
         const bool handed = answered && answer.kind == HandOverAnswer::Kind::handed;
-        // The heir comes first: what follows it may fail for want of memory.
+        // The successor comes first: what follows it may fail for want of memory.
         if (handed && sent.reply.replicated && waiting &&
             Clock::now() < redlatch::valid_until(sent_at, sent.claim.lease) &&
             recorded(sent, sent_at, successor_lease, answer.token)) {
@@ -105,7 +105,7 @@ private:
         // hand-over, or there was no memory to record it.
         const Instant now = Clock::now();
         const Instant over = now + sent.claim.lease;
-        if (handed) core_.outbox.add({sent.claim.hold}, unsettled_of_heir(sent), over, now);
+        if (handed) core_.outbox.add({sent.claim.hold}, unsettled_of_successor(sent), over, now);
         if (!answered)
             core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
                              std::max(over, sent.leaving.until), now);
@@ -137,7 +137,7 @@ private:
         if (parts_.leases.live_hold(successor.owner)) return false;
         try {
             parts_.leases.record(successor.owner, successor.hold, sent, lease, token, handed.settings).unsettled =
-                unsettled_of_heir(handed);
+                unsettled_of_successor(handed);
             return true;
         } catch (...) {
             parts_.leases.forget(successor.owner);
@@ -147,7 +147,7 @@ private:
 
     // Returns the server time until which the successor's number may hold the lock by late copies of the acquire and of the
     // hand-over, in this order; 0 if they cannot do that.
-    static std::int64_t unsettled_of_heir(const HandOver& handed) {
+    static std::int64_t unsettled_of_successor(const HandOver& handed) {
         if (!handed.unknown || handed.leaving.unsettled == 0) return 0;
         return std::max(handed.leaving.unsettled, handed.claim.until);
     }

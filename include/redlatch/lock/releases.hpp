@@ -82,7 +82,7 @@ public:
         Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
                         hold.unsettled, hold.settings,  hold.stays_until};
         if (hold.count == 1) {
-            if (hold.stays(Clock::now())) leaving.heir = core_.next_number();
+            if (hold.stays(Clock::now())) leaving.successor = core_.next_number();
             leases_.finish(hold);
             return leaving;
         }
@@ -135,7 +135,8 @@ public:
             const InFlightGuard in_flight_guard(core_, lock);
             lock.unlock();
             last = send(leaving.settings, [&](bool again, Instant deadline) {
-                return leaving.heir != 0 ? call_stay(leaving, deadline) : call_release(leaving.hold, again, deadline);
+                return leaving.successor != 0 ? call_stay(leaving, deadline)
+                                              : call_release(leaving.hold, again, deadline);
             });
         }
         return last_released(lock, last.reply, leaving, last.resent,
@@ -173,7 +174,7 @@ public:
                 relock.unlock();
                 done(outcome);
             };
-            core_.session.post(leaving.heir != 0
+            core_.session.post(leaving.successor != 0
                                    ? stay(leaving)
                                    : core_.protocol.release(leaving.hold, leaving.remaining, leaving.lease),
                                std::move(answered), receiver);
@@ -335,7 +336,7 @@ private:
     }
 
     Call stay(const Leaving& leaving) const {
-        return core_.protocol.stay(leaving.hold, leaving.heir, rest_until(leaving.stays_until, Clock::now()));
+        return core_.protocol.stay(leaving.hold, leaving.successor, rest_until(leaving.stays_until, Clock::now()));
     }
 
     // Sends the release of a last level after which the lock stays taken.
@@ -355,11 +356,11 @@ private:
     template <class Released>
     std::error_code last_released(std::unique_lock<std::mutex>& lock, const Reply& reply, const Leaving& leaving,
                                   bool resent, Released released) {
-        const ReleaseAnswer answer = leaving.heir != 0 ? read_stay(reply) : core_.protocol.read_release(reply);
+        const ReleaseAnswer answer = leaving.successor != 0 ? read_stay(reply) : core_.protocol.read_release(reply);
         if (classify(reply) != ReplyClass::answered || answer.kind == ReleaseAnswer::Kind::senseless)
             return not_delivered(lock, reply, leaving);
         released(answer);
-        if (leaving.heir != 0) deliveries_.end_heir(leaving.heir, leaving.stays_until);
+        if (leaving.successor != 0) deliveries_.end_successor(leaving.successor, leaving.stays_until);
         // A copy of the unanswered acquire command may still arrive.
         if (leaving.unsettled != 0)
             deliveries_.give_back_later(leaving, deliveries_.unsettled_until(leaving.unsettled));

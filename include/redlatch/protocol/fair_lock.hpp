@@ -68,10 +68,10 @@ public:
                 {PublishCommand(), channels_, text(hold), remaining, lease}};
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
         return {digested<scripts::fair_stay>,
                 {key_, queue_, timeouts_, slots_},
-                {PublishCommand(), channels_, text(hold), text(heir), rest}};
+                {PublishCommand(), channels_, text(hold), text(successor), rest}};
     }
 
     // Releases everything that these owners have: a hold and a slot in the queue. The reply is the server's clock.

@@ -113,7 +113,7 @@ public:
 
     // Ends a hold, whatever its levels, but leaves the lock taken for the rest of its minimum hold, by a number that nobody
     // has. So a late renewal finds nothing to prolong. The reply: see read_stay().
-    virtual Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const = 0;
+    virtual Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const = 0;
 
     // Releases everything that these owners hold. The reply is the server's clock.
     virtual Call give_up(std::span<const std::string_view> owners) const = 0;

@@ -82,8 +82,8 @@ public:
         return first_release(hold);
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return {digested<scripts::mutex_stay>, {key_}, {text(hold), text(heir), rest}};
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
+        return {digested<scripts::mutex_stay>, {key_}, {text(hold), text(successor), rest}};
     }
 
     // Releases the holds of these values. The reply is the server's clock.

@@ -84,8 +84,8 @@ protected:
         return change_by(script, queue_.grant_after(hold), {text(hold), 0, Milliseconds(0), PublishCommand(), tag_});
     }
 
-    Call stay_by(const Script& script, const OwnerText& field, const OwnerText& heir, Milliseconds rest) const {
-        return change_by(script, queues(), {field, heir, rest, PublishCommand(), tag_});
+    Call stay_by(const Script& script, const OwnerText& field, const OwnerText& successor, Milliseconds rest) const {
+        return change_by(script, queues(), {field, successor, rest, PublishCommand(), tag_});
     }
 
     Call give_up_by(const Script& script, std::span<const std::string_view> owners) const {
@@ -129,8 +129,8 @@ public:
         return first_release_by(digested<scripts::read_release>, hold);
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return stay_by(digested<scripts::read_stay>, text(hold), text(heir), rest);
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
+        return stay_by(digested<scripts::read_stay>, text(hold), text(successor), rest);
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {
@@ -193,8 +193,8 @@ public:
         return first_release_by(digested<scripts::write_release>, hold);
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        return stay_by(digested<scripts::write_stay>, text(hold), text(heir), rest);
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
+        return stay_by(digested<scripts::write_stay>, text(hold), text(successor), rest);
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {

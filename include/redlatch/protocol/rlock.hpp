@@ -86,9 +86,9 @@ public:
         return release(hold, 0, Milliseconds(0));
     }
 
-    Call stay(std::uint64_t hold, std::uint64_t heir, Milliseconds rest) const override {
-        if (queues()) return queue_call(kind.queue->stay, {text(hold), text(heir), rest, PublishCommand()});
-        return {digested<scripts::rlock_stay>, {key_, channel_}, {text(hold), text(heir), rest, PublishCommand()}};
+    Call stay(std::uint64_t hold, std::uint64_t successor, Milliseconds rest) const override {
+        if (queues()) return queue_call(kind.queue->stay, {text(hold), text(successor), rest, PublishCommand()});
+        return {digested<scripts::rlock_stay>, {key_, channel_}, {text(hold), text(successor), rest, PublishCommand()}};
     }
 
     Call give_up(std::span<const std::string_view> owners) const override {

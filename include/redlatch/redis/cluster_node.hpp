@@ -113,12 +113,12 @@ public:
 private:
     static constexpr Milliseconds probe_pause{250};  // between commands to a node that reports that it is down
 
-    Opener opener() {
+    Connector connector() {
         return [this](Connection& connection, Instant deadline) { return open(connection, deadline); };
     }
 
     CommandConnection make_connection() {
-        return CommandConnection(url_, opener(), timeout_, request_poll_, CommandConnection::Connecting::one_attempt,
+        return CommandConnection(url_, connector(), timeout_, request_poll_, CommandConnection::Connecting::one_attempt,
                                  nullptr, [this] { answers(); });
     }
 
@@ -138,10 +138,10 @@ private:
 public:
     CommandConnection shared = make_connection();
     OwnConnections own{[this] { return std::unique_ptr<CommandConnection>(new CommandConnection(make_connection())); }};
-    PubSubConnection subscriber{
-        opener(),          timeout_, request_poll_, PubSubConnection::Channels::of_node, [this] { answers(); },
-        url_.ping_interval};
-    KeyTracker tracker{url_, opener(), timeout_, request_poll_, [this] { answers(); }};
+    PubSubConnection subscriber{connector(),           timeout_,
+                                request_poll_,         PubSubConnection::Channels::of_node,
+                                [this] { answers(); }, url_.ping_interval};
+    KeyTracker tracker{url_, connector(), timeout_, request_poll_, [this] { answers(); }};
     std::atomic<bool> is_down{false};  // the node reports that it is down; read without the mutex, too
     Reply down_words;                  // its error reply
     Instant next_probe{};              // gets no command before this, while it is down

@@ -44,7 +44,7 @@ public:
 
     // `url` is for error texts only. `has_substitute` returns whether another connection to the same server is up.
     // `answers` is called, on any thread, when a connection has received its first reply.
-    CommandConnection(const Url& url, Opener open, Milliseconds timeout, std::function<void()> need_driver,
+    CommandConnection(const Url& url, Connector open, Milliseconds timeout, std::function<void()> need_driver,
                       Connecting connecting = Connecting::until_deadline,
                       std::function<bool()> has_substitute = nullptr, std::function<void()> answers = nullptr)
         : timeout_(timeout),
@@ -182,7 +182,7 @@ public:
         pipeline_.forget();
     }
 
-    // Returns true while a side thread may call the opener.
+    // Returns true while a side thread may call the connector.
     bool is_opening_aside() const noexcept { return reconnector_.is_opening_aside(); }
 
     // In the child after a fork: closes the descriptor and touches nothing else.

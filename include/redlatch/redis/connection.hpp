@@ -160,7 +160,7 @@ private:
 
 // Opens a connection to the server that is wanted at this moment, before the deadline. Returns the same as
 // Connection::open().
-using Opener = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
+using Connector = std::function<std::optional<Reply>(Connection& link, Instant deadline)>;
 
 }  // namespace detail
 }  // namespace REDLATCH_ABI

@@ -39,7 +39,7 @@ class KeyTracker {
 public:
     // `wake` makes the serving thread look at the duties again. `answers` is called when a connection has received its
     // first reply. Both are called on any thread.
-    KeyTracker(const Url& url, const Opener& open, Milliseconds timeout, std::function<void()> wake,
+    KeyTracker(const Url& url, const Connector& open, Milliseconds timeout, std::function<void()> wake,
                const std::function<void()>& answers)
         : wake_(std::move(wake)),
           reader_(url, open, timeout, wake_, CommandConnection::Connecting::one_attempt, nullptr, answers),
@@ -125,7 +125,7 @@ public:
         invalidations_.close_inherited();
     }
 
-    // Called at the end. Afterwards neither the opener nor a completion is called any more.
+    // Called at the end. Afterwards neither the connector nor a completion is called any more.
     void finish() noexcept {
         invalidations_.finish();
         reader_.forget_posted();

@@ -55,10 +55,10 @@ public:
 
     // `wake` makes the serving thread look at duty() again. `answers` is called when a connection has received its
     // first reply. Both are called on any thread. `ping_interval`: zero for never.
-    PubSubConnection(Opener open, Milliseconds timeout, std::function<void()> wake,
+    PubSubConnection(Connector open, Milliseconds timeout, std::function<void()> wake,
                      Channels channels = Channels::classic, std::function<void()> answers = nullptr,
                      Milliseconds ping_interval = Milliseconds(0))
-        : opener_(std::move(open)),
+        : connector_(std::move(open)),
           timeout_(timeout),
           ping_interval_(ping_interval),
           wake_(std::move(wake)),
@@ -163,9 +163,9 @@ public:
 
     void close_inherited() noexcept { link_.socket.close_inherited(); }
 
-    // Called at the end. Afterwards the opener is not called any more.
+    // Called at the end. Afterwards the connector is not called any more.
     void finish() noexcept { opening_aside_.finish(); }
-    // Returns true while a side thread may call the opener.
+    // Returns true while a side thread may call the connector.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
 private:
@@ -243,7 +243,7 @@ private:
     void open(Instant deadline) noexcept {
         bool done = false;
         try {
-            done = !opener_(link_, deadline);
+            done = !connector_(link_, deadline);
         } catch (...) {  // no memory
         }
         opened(done);
@@ -388,7 +388,7 @@ private:
         }
     }
 
-    const Opener opener_;
+    const Connector connector_;
     const Milliseconds timeout_;
     const Milliseconds ping_interval_;
     const std::function<void()> wake_;

@@ -34,10 +34,10 @@ public:
     // belong to another node by now.
     enum class Connecting { until_deadline, one_attempt };
 
-    Reconnector(const Url& url, Opener open, Milliseconds timeout, Connecting connecting,
+    Reconnector(const Url& url, Connector open, Milliseconds timeout, Connecting connecting,
                 std::function<bool()> has_substitute)
         : url_(url),
-          opener_(std::move(open)),
+          connector_(std::move(open)),
           timeout_(timeout),
           connecting_(connecting),
           has_substitute_(std::move(has_substitute)) {}
@@ -107,7 +107,7 @@ public:
         changed_.notify_all();
     }
 
-    // Returns true while a side thread may call the opener.
+    // Returns true while a side thread may call the connector.
     bool is_opening_aside() const noexcept { return opening_aside_.is_busy(); }
 
     // Waits for the side thread.
@@ -198,7 +198,7 @@ private:
 
     std::optional<Reply> open_link(Instant deadline) noexcept {
         try {
-            auto refusal = opener_(link_, deadline);
+            auto refusal = connector_(link_, deadline);
             if (!refusal) link_.socket.set_receive_timeout(timeout_);
             return refusal;
         } catch (...) {  // no memory, or no thread for the look-up
@@ -208,7 +208,7 @@ private:
     }
 
     const Url url_;
-    const Opener opener_;
+    const Connector connector_;
     const Milliseconds timeout_;
     const Connecting connecting_;
     const std::function<bool()> has_substitute_;

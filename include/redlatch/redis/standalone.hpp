@@ -153,7 +153,7 @@ public:
 
 protected:
     // `open` finds the server.
-    Standalone(const Url& url, Milliseconds timeout, Opener open)
+    Standalone(const Url& url, Milliseconds timeout, Connector open)
         : url_(url),
           timeout_(timeout),
           open_(reporting(std::move(open))),
@@ -185,7 +185,7 @@ protected:
         tracker_.leave_before(epoch, listener);
     }
 
-    // Called at the end. Afterwards neither the opener nor a completion is called any more.
+    // Called at the end. Afterwards neither the connector nor a completion is called any more.
     void finish() noexcept {
         subscriber_.finish();
         tracker_.finish();
@@ -241,8 +241,8 @@ private:
         std::optional<std::string> why_;
     };
 
-    // Returns an opener that reports its failures to run(). One that had no time, or was told to stop, shows nothing.
-    Opener reporting(Opener open) {
+    // Returns a connector that reports its failures to run(). One that had no time, or was told to stop, shows nothing.
+    Connector reporting(Connector open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             const Instant begun = Clock::now();
             std::optional<Reply> refusal = open(link, deadline);
@@ -256,7 +256,7 @@ private:
     }
 
     // Notes the time before a command is sent over the opened connection. No server was asked anything before the first one.
-    Opener noting(Opener open) {
+    Connector noting(Connector open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             std::optional<Reply> refusal = open(link, deadline);
             if (refusal || !was_opened_.exchange(true)) return refusal;
@@ -281,7 +281,7 @@ private:
     const Url url_;
     const Milliseconds timeout_;
     Unreached unreached_;
-    const Opener open_;
+    const Connector open_;
     std::vector<pollfd> ready_;  // run()'s own
     PubSubConnection subscriber_;
     KeyTracker tracker_;

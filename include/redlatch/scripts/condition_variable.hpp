@@ -138,7 +138,7 @@ local ends = wanted_until + margin
 local changes = {}
 local told, gone
 if how_many == 'all' then
-    -- What was notified before, and has not gone on yet, needs no heir: nobody waits any longer.
+    -- What was notified before, and has not gone on yet, needs no successor: nobody waits any longer.
     local all = redis.call('zrangebyscore', waiters, '1', last_place)
     told, gone = #all, 0
     table.insert(changes, {'zrem', waiters, ''})
@@ -198,7 +198,7 @@ inline constexpr Script digested<scripts::condition_look>{scripts::condition_loo
     "df37aab6eb768add3caacbec4473abb42444fa58"};
 template <>
 inline constexpr Script digested<scripts::condition_notify>{scripts::condition_notify,
-    "9ffd3fce5acdfb93d61bd532bde8b9f3bd9e30d1"};
+    "84b9e70b28e44a12993778f23e52600b6a2c343b"};
 template <>
 inline constexpr Script digested<scripts::condition_register>{scripts::condition_register,
     "598c8aae9af4541c39e3a40c8a4aac843a19e367"};

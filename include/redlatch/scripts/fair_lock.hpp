@@ -236,10 +236,10 @@ inline constexpr ScriptText fair_stay = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, owner, the owner that
 -- takes its place, its lease in ms.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
-local owner, heir, rest = ARGV[3], ARGV[4], tonumber(ARGV[5])
+local owner, successor, rest = ARGV[3], ARGV[4], tonumber(ARGV[5])
 local count = redis.call('hget', lock, owner)
 if not count then return -now end
-local refusal = stay(lock, owner, count, heir, rest)
+local refusal = stay(lock, owner, count, successor, rest)
 if refusal then return refusal end
 -- The first waiter relies on the earlier, longer lease.
 tell_next(true)
@@ -347,7 +347,7 @@ inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
     "64da9da1c483644dd35ade33fb34f53eadaf0d24"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "ad5c2341ffde186a039154e80d6945570d101a16"};
+    "c99193846f757745a8cc646aa048fff94248bd4e"};
 // clang-format on
 
 }  // namespace detail

@@ -82,8 +82,8 @@ inline constexpr ScriptText fenced_hand_over{R"lua(
 -- until.
 -- Answer: {1, token} = the next owner holds it; nil = neither of them does.
 local lock, counter, channel = KEYS[1], KEYS[2], KEYS[3]
-local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-if redis.call('hexists', lock, heir) == 1 then
+local owner, successor, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+if redis.call('hexists', lock, successor) == 1 then
     -- An earlier copy has done it, and drew the last token.
     local token = last_token(counter)
     if not token then return no_token() end
@@ -96,7 +96,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
+local refusal = replace(lock, owner, count, successor, lease, left)
 if refusal then return refusal end
 local drawn = redis.pcall('set', counter, string.format('%.0f', token))
 if drawn.err then
@@ -123,7 +123,7 @@ inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquir
     "60827f2e58a8459f1c23ce24ed21e029a6d5f912"};
 template <>
 inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
-    "65232c565a3fde2a10f1289266c471de5deca3cd"};
+    "82aa8456bbf3acd8675aac074cba4db6f00dc4a1"};
 // clang-format on
 
 }  // namespace detail

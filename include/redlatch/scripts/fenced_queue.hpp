@@ -80,7 +80,7 @@ inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_
     "f0b0adf63cedc875e25876b06413e9cd7abb65f4"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "76aaf45fad2d2d9a8d7a3d5e5949d193973e198e"};
+    "07387d05a5d07e477bd865dee53238aa213fea30"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
     "7919bfd82f7b3451426b011729a5073a16d3a3bd"};

@@ -57,9 +57,9 @@ local function put_back(lock, owner, count, left)
     if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
 end
 -- Puts the next owner in the owner's place. Returns nil, or the error.
-local function replace(lock, owner, count, heir, lease, left)
+local function replace(lock, owner, count, successor, lease, left)
     redis.call('pexpire', lock, lease)
-    local reply = redis.pcall('hincrby', lock, heir, '1')
+    local reply = redis.pcall('hincrby', lock, successor, '1')
     if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
     if type(reply) ~= 'table' then return nil end
     put_back(lock, owner, count, left)
@@ -69,12 +69,12 @@ end
 
 // Follows next_owner.
 inline constexpr ScriptText staying{R"lua(
--- Leaves the lock taken by the heir, for `rest` ms at most and never for longer than by the owner. Returns nil or the
+-- Leaves the lock taken by the successor, for `rest` ms at most and never for longer than by the owner. Returns nil or the
 -- error, the new lease, and the earlier one.
-local function stay(lock, owner, count, heir, rest)
+local function stay(lock, owner, count, successor, rest)
     local left = redis.call('pttl', lock)
     local lease = left < 0 and rest or math.max(1, math.min(left, rest))
-    return replace(lock, owner, count, heir, lease, left), lease, left
+    return replace(lock, owner, count, successor, lease, left), lease, left
 end
 )lua"};
 

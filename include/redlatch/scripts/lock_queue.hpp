@@ -167,11 +167,11 @@ end)
 inline constexpr ScriptText queue_stay{R"lua(
 -- KEYS: lock, channel, queue, places.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
-local owner, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local owner, successor, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
 publish, now = ARGV[4], time_in_ms()
 local count = redis.call('hget', lock, owner)
 if not count then return -now end
-local refusal, lease, left = stay(lock, owner, count, heir, rest)
+local refusal, lease, left = stay(lock, owner, count, successor, rest)
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
 if lease ~= left then
@@ -185,9 +185,9 @@ inline constexpr ScriptText queue_hand_over{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, next owner, the next owner's lease in ms, publish
 -- command, wanted until.
 -- Answer: 1 = the next owner holds it; of a fenced lock {1, token}; nil = neither of them does.
-local owner, heir, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
+local owner, successor, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[5]
 publish = ARGV[4]
-if redis.call('hexists', lock, heir) == 1 then
+if redis.call('hexists', lock, successor) == 1 then
     -- An earlier copy has done it, and drew the last token.
     if not counter then return 1 end
     local token = last_token(counter)
@@ -201,7 +201,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = counter and next_token(counter)
 if counter and not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
+local refusal = replace(lock, owner, count, successor, lease, left)
 if refusal then return refusal end
 local drawn = counter and redis.pcall('set', counter, string.format('%.0f', token))
 if drawn and drawn.err then
@@ -233,10 +233,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "a868f5fcd228e70090258f8399fe8c9682ebb1af"};
+    "d167f9b0fe78451afaac9cbe2b26614da195bfbc"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "ab459161af23efc2b91d8277ca44b49df37f2661"};
+    "e003a8bb2b9d56bcc856e4ee3e8887827e81a820"};
 // clang-format on
 
 }  // namespace detail

@@ -52,15 +52,15 @@ inline constexpr ScriptText mutex_hand_over{R"lua(
 -- KEYS: lock.  ARGV: value, the next holder's value, its lease in ms, wanted until.
 -- Answer: 1 = the next holder has it; nil = neither of them does.
 local lock = KEYS[1]
-local value, heir, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local value, successor, lease, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local current = redis.call('get', lock)
-if current == heir then return 1 end
+if current == successor then return 1 end
 if current ~= value then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 -- If SET is refused, the owner still holds the lock and releases it by another command.
 redis.call('pexpire', lock, lease)
-redis.call('set', lock, heir, 'px', lease)
+redis.call('set', lock, successor, 'px', lease)
 return 1
 )lua"};
 
@@ -68,13 +68,13 @@ inline constexpr ScriptText mutex_stay{R"lua(
 -- KEYS: lock.  ARGV: value, the value that takes its place, its lease in ms.
 -- Answer: the server's clock, negative if it is not held with this value. Never creates a key, never prolongs a TTL.
 local lock = KEYS[1]
-local value, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local value, successor, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local now = time_in_ms()
 if redis.call('get', lock) ~= value then return -now end
 local left = redis.call('pttl', lock)
 local lease = left < 0 and rest or math.max(1, math.min(left, rest))
 redis.call('pexpire', lock, lease)
-redis.call('set', lock, heir, 'px', lease)
+redis.call('set', lock, successor, 'px', lease)
 return now
 )lua"};
 
@@ -130,7 +130,7 @@ inline constexpr Script digested<scripts::mutex_give_up>{scripts::mutex_give_up,
     "119da3d36fc09df99559caa8aba511266bb41bb6"};
 template <>
 inline constexpr Script digested<scripts::mutex_hand_over>{scripts::mutex_hand_over,
-    "6d1d545859c27545fa83debd6f88e3ea1cda923f"};
+    "2ecf5285bbd9cc6dabcd2271422e8c6b843a772b"};
 template <>
 inline constexpr Script digested<scripts::mutex_release>{scripts::mutex_release,
     "dea84919d474e92dd1bf15fe22a17c21d253a8f8"};
@@ -142,7 +142,7 @@ inline constexpr Script digested<scripts::mutex_renew>{scripts::mutex_renew,
     "bc5caad59f82aa990266c22b587cf364e6913613"};
 template <>
 inline constexpr Script digested<scripts::mutex_stay>{scripts::mutex_stay,
-    "eac1df162472efdf442df77b25929a4eab4c2a94"};
+    "2ea310b2a6c0fdd588989b7fba85469789c02ae5"};
 // clang-format on
 
 }  // namespace detail

@@ -20,7 +20,7 @@ inline constexpr ScriptText read_stay{R"lua(
 -- KEYS: lock, channel (, mark of a waiting writer, queue, places).
 -- ARGV: owner, the owner that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a hash, never prolongs a TTL.
-local owner, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local owner, successor, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
 publish, tag, now = ARGV[4], ARGV[5], time_in_ms()
 local timeout = tag .. ':' .. owner .. ':rwlock_timeout:'
 local mode = redis.call('hget', lock, 'mode')
@@ -33,10 +33,10 @@ local before = redis.call('pttl', lock)
 -- The writer's lease, if it is a reader, too; or the longest one of the readers.
 local ttl = before
 if mode == 'read' then ttl = math.max(lease, read_lease(lock, tag, owner)) end
-local heirs = tag .. ':' .. heir .. ':rwlock_timeout:1'
+local successors = tag .. ':' .. successor .. ':rwlock_timeout:1'
 local changes = {{'pexpire', lock, math.max(1, ttl), undo = before > 0 and {'pexpire', lock, before}},
-                 {'set', heirs, '1', 'px', lease, undo = {'del', heirs}},
-                 {'hset', lock, heir, '1', undo = {'hdel', lock, heir}},
+                 {'set', successors, '1', 'px', lease, undo = {'del', successors}},
+                 {'hset', lock, successor, '1', undo = {'hdel', lock, successor}},
                  {'hdel', lock, owner, undo = {'hset', lock, owner, current}}}
 -- As the last change, because nothing undoes it.
 for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
@@ -54,7 +54,7 @@ inline constexpr ScriptText write_stay{R"lua(
 -- KEYS: as of read_stay.
 -- ARGV: the field of the owner, the field that takes its place, its lease in ms, publish command, tag.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
-local writer, heir, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
+local writer, successor, rest = ARGV[1], ARGV[2], tonumber(ARGV[3])
 publish, tag, now = ARGV[4], ARGV[5], time_in_ms()
 local current = redis.call('hget', lock, writer)
 if not current then return -now end
@@ -63,7 +63,7 @@ local left = redis.call('pttl', lock)
 local longest = math.max(rest, read_lease(lock, tag))
 local lease = left < 0 and longest or math.max(1, math.min(left, longest))
 local refusal = all_or_none({{'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}},
-                             {'hset', lock, heir, '1', undo = {'hdel', lock, heir}}, {'hdel', lock, writer}})
+                             {'hset', lock, successor, '1', undo = {'hdel', lock, successor}}, {'hdel', lock, writer}})
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
 if lease ~= left then
@@ -87,10 +87,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "7942d510406d5e5ef50b09727d545d9869221504"};
+    "5767cc65fa364df8d97722861d568f2b87dab7e9"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "5b41da1401823ea70180006cb802ba9a2f9ddff4"};
+    "a69985872d36bc8081c1cf47806279da5510945d"};
 // clang-format on
 
 }  // namespace detail

@@ -65,15 +65,15 @@ inline constexpr ScriptText rlock_hand_over{R"lua(
 -- KEYS: lock, channel.  ARGV: owner, next owner, the next owner's lease in ms, publish command, wanted until.
 -- Answer: 1 = the next owner holds it; nil = neither of them does.
 local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local owner, successor, lease, publish, wanted_until = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 -- An earlier copy has done it.
-if redis.call('hexists', lock, heir) == 1 then return 1 end
+if redis.call('hexists', lock, successor) == 1 then return 1 end
 local count = redis.call('hget', lock, owner)
 if not count then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, heir, lease, left)
+local refusal = replace(lock, owner, count, successor, lease, left)
 if refusal then return refusal end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
@@ -84,11 +84,11 @@ inline constexpr ScriptText rlock_stay{R"lua(
 -- KEYS: lock, channel.  ARGV: owner, the owner that takes its place, its lease in ms, publish command.
 -- Answer: the server's clock, negative if the owner does not hold it. Never creates a key, never prolongs a TTL.
 local lock, channel = KEYS[1], KEYS[2]
-local owner, heir, rest, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
+local owner, successor, rest, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
 local now = time_in_ms()
 local count = redis.call('hget', lock, owner)
 if not count then return -now end
-local refusal, lease, left = stay(lock, owner, count, heir, rest)
+local refusal, lease, left = stay(lock, owner, count, successor, rest)
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
 if lease ~= left then redis.pcall(publish, channel, '0') end
@@ -143,7 +143,7 @@ inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
     "34c7e72866f0ee9068f0627a9613d8580991f7f6"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "44938e4772a2932a4d55d9c6c5e15d753ce5d28f"};
+    "faf5358c1d5b7323914b93f0f1bdf3fffba06b22"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
     "e92178b6265c6cf8e5d9ccafffef57fa1583f726"};
@@ -155,7 +155,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 template <>
 inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
-    "3c6b3ca67d7a8090cab168f4139e13193b1d24ef"};
+    "6ad159a14c416cb1ad1a6e1504c8721a5d9e861d"};
 // clang-format on
 
 }  // namespace detail

@@ -172,29 +172,29 @@ public:
     // local_handoff_limit times in a row it is the turn of the others. Returns false if the server has to be told.
     bool hand_over(std::int64_t amount, const Settings& settings) requires HandsOver<Protocol> {
         const std::lock_guard lock(core_.mutex);
-        Member* const heir = room_.queue.front();
+        Member* const successor = room_.queue.front();
         const bool is_confirmed = settings.require_replicas != 0 || settings.require_fsync;
-        // A question that is under way may be answered with what the heir wants. A release creates what does not exist.
-        if (!heir || !is_set_up_ || heir->phase != Waiter::Phase::waiting || heir->want.amount() != amount ||
-            is_confirmed || heir->require_replicas != 0 || heir->require_fsync ||
-            handoffs_ >= settings.local_handoff_limit) {
+        // A question that is under way may be answered with what the successor wants. A release creates what does not exist.
+        if (!successor || !is_set_up_ || successor->phase != Waiter::Phase::waiting ||
+            successor->want.amount() != amount || is_confirmed || successor->require_replicas != 0 ||
+            successor->require_fsync || handoffs_ >= settings.local_handoff_limit) {
             handoffs_ = 0;
             return false;
         }
         ++handoffs_;
         core_.session.count_handoff();
         core_.session.count_acquisition();
-        heir->want.served = true;
-        heir->phase = Waiter::Phase::served;
-        room_.queue.leave(*heir);
+        successor->want.served = true;
+        successor->phase = Waiter::Phase::served;
+        room_.queue.leave(*successor);
         room_.queue.saw(amount, Clock::now());
         // The next one waits at the place of this process, too. What the server has answered holds for one that wants the
         // same.
         if (Member* const next = room_.queue.front()) {
-            if (next->want.amount() == amount) next->refused_at = std::max(next->refused_at, heir->refused_at);
+            if (next->want.amount() == amount) next->refused_at = std::max(next->refused_at, successor->refused_at);
             room_.wake(*next);
         }
-        room_.wake(*heir);
+        room_.wake(*successor);
         return true;
     }
 

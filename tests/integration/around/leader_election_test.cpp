@@ -34,7 +34,7 @@ ClientOptions named(const char* name) {
     return options;
 }
 
-struct Bench {
+struct Fixture {
     RedisServer server{};
     RawRedis redis{server};
     Client client{server.url(), named("left")};
@@ -66,16 +66,16 @@ private:
 }  // namespace
 
 TEST_CASE("one candidate leads, the next one after it has resigned, with a greater token") {
-    Bench bench;
-    Term first = bench.left.campaign();
+    Fixture fixture;
+    Term first = fixture.left.campaign();
     REQUIRE(first);
     CHECK(first.is_leader());
     CHECK(first.owner() != 0);
     CHECK_FALSE(first.lost().stop_requested());
-    CHECK_FALSE(bench.right.try_campaign());
-    CHECK_FALSE(bench.right.campaign_for(20ms));
-    CHECK_FALSE(bench.right.campaign_until(std::chrono::system_clock::now() + 20ms));
-    auto waiting = start_waiting(bench.other, [&] { return bench.right.campaign(); });
+    CHECK_FALSE(fixture.right.try_campaign());
+    CHECK_FALSE(fixture.right.campaign_for(20ms));
+    CHECK_FALSE(fixture.right.campaign_until(std::chrono::system_clock::now() + 20ms));
+    auto waiting = start_waiting(fixture.other, [&] { return fixture.right.campaign(); });
     const std::int64_t token = first.token();
     CHECK_FALSE(first.resign());
     CHECK_FALSE(first);
@@ -89,139 +89,139 @@ TEST_CASE("one candidate leads, the next one after it has resigned, with a great
 }
 
 TEST_CASE("an election takes one round trip, and one for the announcement") {
-    Bench bench;
-    CHECK_FALSE(bench.left.campaign().resign());  // the first sends the texts of the scripts, too
-    const auto before = bench.client.stats().commands;
-    Term term = bench.left.campaign();
-    CHECK(bench.client.stats().commands == before + 2);
+    Fixture fixture;
+    CHECK_FALSE(fixture.left.campaign().resign());  // the first sends the texts of the scripts, too
+    const auto before = fixture.client.stats().commands;
+    Term term = fixture.left.campaign();
+    CHECK(fixture.client.stats().commands == before + 2);
     CHECK_FALSE(term.resign());
-    CHECK(bench.client.stats().commands == before + 3);
+    CHECK(fixture.client.stats().commands == before + 3);
 }
 
 TEST_CASE("who leads is known by the name of its client, or by its own") {
-    Bench bench;
-    CHECK_FALSE(bench.right.leader());
-    CHECK(bench.left.candidate() == "left");
-    Term term = bench.left.campaign();
-    const std::optional<Leader> leader = bench.right.leader();
+    Fixture fixture;
+    CHECK_FALSE(fixture.right.leader());
+    CHECK(fixture.left.candidate() == "left");
+    Term term = fixture.left.campaign();
+    const std::optional<Leader> leader = fixture.right.leader();
     REQUIRE(leader);
     CHECK(leader->name == "left");
-    CHECK(leader->owner == bench.client.id() + ":" + std::to_string(term.owner()));
+    CHECK(leader->owner == fixture.client.id() + ":" + std::to_string(term.owner()));
     CHECK(leader->token == term.token());
     CHECK(leader->lease > 0ms);
     CHECK(leader->lease <= 30s);
     CHECK_FALSE(term.resign());
-    CHECK_FALSE(bench.left.leader());
+    CHECK_FALSE(fixture.left.leader());
 
-    LeaderElection own{bench.client, "scheduler", "host-7: the {best}"};
+    LeaderElection own{fixture.client, "scheduler", "host-7: the {best}"};
     term = own.campaign();
     std::error_code ec = errc::unreachable;
-    CHECK(bench.right.leader(ec)->name == "host-7: the {best}");
+    CHECK(fixture.right.leader(ec)->name == "host-7: the {best}");
     CHECK_FALSE(ec);
     CHECK_FALSE(term.resign());
-    CHECK_FALSE(bench.redis.exists("scheduler"));
-    CHECK(bench.redis.pttl("redlatch_leader:{scheduler}") == -1);
+    CHECK_FALSE(fixture.redis.exists("scheduler"));
+    CHECK(fixture.redis.pttl("redlatch_leader:{scheduler}") == -1);
 }
 
 TEST_CASE(
     "a holder of the fenced lock leads without a name, and the name of the last leader is not taken for its own") {
-    Bench bench;
-    CHECK_FALSE(bench.left.campaign().resign());
-    bench.redis.integer("HSET", "scheduler", "b983c153-7421-469a-addb-44fb92259a1b:42", 1);
-    bench.redis.integer("PEXPIRE", "scheduler", 60'000);
-    const std::optional<Leader> leader = bench.right.leader();
+    Fixture fixture;
+    CHECK_FALSE(fixture.left.campaign().resign());
+    fixture.redis.integer("HSET", "scheduler", "b983c153-7421-469a-addb-44fb92259a1b:42", 1);
+    fixture.redis.integer("PEXPIRE", "scheduler", 60'000);
+    const std::optional<Leader> leader = fixture.right.leader();
     REQUIRE(leader);
     CHECK(leader->name.empty());
     CHECK(leader->owner == "b983c153-7421-469a-addb-44fb92259a1b:42");
-    CHECK(bench.right.force_resign());
-    CHECK_FALSE(bench.right.leader());
-    CHECK_FALSE(bench.right.force_resign());
+    CHECK(fixture.right.force_resign());
+    CHECK_FALSE(fixture.right.leader());
+    CHECK_FALSE(fixture.right.force_resign());
 }
 
 TEST_CASE("a campaign ends when a stop is requested, and leaves nothing") {
-    Bench bench;
-    Term term = bench.left.campaign();
+    Fixture fixture;
+    Term term = fixture.left.campaign();
     std::stop_source stop;
-    auto waiting = start_waiting(bench.other, [&] { return bench.right.campaign(stop.get_token()); });
+    auto waiting = start_waiting(fixture.other, [&] { return fixture.right.campaign(stop.get_token()); });
     stop.request_stop();
     REQUIRE(ready(waiting));
     CHECK_FALSE(waiting.get());
     std::error_code ec = errc::unreachable;
-    CHECK_FALSE(bench.right.campaign(stop.get_token(), ec));
+    CHECK_FALSE(fixture.right.campaign(stop.get_token(), ec));
     CHECK_FALSE(ec);
-    CHECK_FALSE(bench.right.lead([](const std::stop_token&) {}, stop.get_token()));
+    CHECK_FALSE(fixture.right.lead([](const std::stop_token&) {}, stop.get_token()));
     CHECK_FALSE(term.resign());
     // The other candidate may have been granted the lock in the instant in which it left.
-    CHECK(eventually([&] { return !bench.redis.exists("scheduler"); }, 20s));
+    CHECK(eventually([&] { return !fixture.redis.exists("scheduler"); }, 20s));
 }
 
 TEST_CASE("a bad name, a bad candidate and a key of another kind are errors") {
-    Bench bench;
-    CHECK(code_of([&] { LeaderElection{bench.client, ""}; }) == errc::invalid_argument);
-    CHECK(code_of([&] { LeaderElection{bench.client, "a{b"}; }) == errc::invalid_argument);
-    CHECK(code_of([&] { LeaderElection{bench.client, "x", std::string(1025, 'n')}; }) == errc::invalid_argument);
-    bench.redis.text("SET", "scheduler", "something");
+    Fixture fixture;
+    CHECK(code_of([&] { LeaderElection{fixture.client, ""}; }) == errc::invalid_argument);
+    CHECK(code_of([&] { LeaderElection{fixture.client, "a{b"}; }) == errc::invalid_argument);
+    CHECK(code_of([&] { LeaderElection{fixture.client, "x", std::string(1025, 'n')}; }) == errc::invalid_argument);
+    fixture.redis.text("SET", "scheduler", "something");
     std::error_code ec;
-    CHECK_FALSE(bench.left.try_campaign(ec));
+    CHECK_FALSE(fixture.left.try_campaign(ec));
     CHECK(ec == errc::wrong_type);
-    CHECK_FALSE(bench.left.leader(ec));
+    CHECK_FALSE(fixture.left.leader(ec));
     CHECK(ec == errc::wrong_type);
-    CHECK_FALSE(bench.left.lead([](const std::stop_token&) {}, ec));
+    CHECK_FALSE(fixture.left.lead([](const std::stop_token&) {}, ec));
     CHECK(ec == errc::wrong_type);
     std::optional<Leader> seen;
-    CHECK_FALSE(bench.left.wait_change_for(1s, seen, ec));
+    CHECK_FALSE(fixture.left.wait_change_for(1s, seen, ec));
     CHECK(ec == errc::wrong_type);
-    CHECK(code_of([&] { bench.left.observe([](const std::optional<Leader>&) {}); }) == errc::wrong_type);
-    CHECK(bench.redis.text("GET", "scheduler") == "something");
+    CHECK(code_of([&] { fixture.left.observe([](const std::optional<Leader>&) {}); }) == errc::wrong_type);
+    CHECK(fixture.redis.text("GET", "scheduler") == "something");
 }
 
 // The candidate leads all the same: a name is for people.
 TEST_CASE("a candidate that cannot announce its name leads without one") {
-    Bench bench;
-    bench.redis.text("SET", "redlatch_leader:{scheduler}", "something");
-    Term term = bench.left.campaign();
+    Fixture fixture;
+    fixture.redis.text("SET", "redlatch_leader:{scheduler}", "something");
+    Term term = fixture.left.campaign();
     REQUIRE(term);
     CHECK(term.is_leader());
     CHECK_FALSE(term.resign());
-    CHECK(bench.redis.text("GET", "redlatch_leader:{scheduler}") == "something");
+    CHECK(fixture.redis.text("GET", "redlatch_leader:{scheduler}") == "something");
 }
 
 TEST_CASE("a term that is dropped is given back, and one that is moved is not") {
-    Bench bench;
+    Fixture fixture;
     {
-        Term term = bench.left.campaign();
+        Term term = fixture.left.campaign();
         Term moved = std::move(term);
         CHECK(moved.is_leader());
-        CHECK_FALSE(bench.right.try_campaign());
+        CHECK_FALSE(fixture.right.try_campaign());
     }
-    Term next = bench.right.campaign_for(20s);
+    Term next = fixture.right.campaign_for(20s);
     CHECK(next);
 }
 
 TEST_CASE("lead() runs the function while it leads, resigns afterwards, and returns true") {
-    Bench bench;
+    Fixture fixture;
     std::int64_t token = 0;
-    CHECK(bench.left.lead([&](const std::stop_token& ending, const Term& term) {
+    CHECK(fixture.left.lead([&](const std::stop_token& ending, const Term& term) {
         token = term.token();
         CHECK(term.is_leader());
         CHECK_FALSE(ending.stop_requested());
-        CHECK(bench.right.leader()->name == "left");
+        CHECK(fixture.right.leader()->name == "left");
         return 7;  // ignored
     }));
     CHECK(token > 0);
-    CHECK_FALSE(bench.redis.exists("scheduler"));
-    CHECK_THROWS_AS(bench.left.lead([](const std::stop_token&) { throw std::runtime_error("no work"); }),
+    CHECK_FALSE(fixture.redis.exists("scheduler"));
+    CHECK_THROWS_AS(fixture.left.lead([](const std::stop_token&) { throw std::runtime_error("no work"); }),
                     std::runtime_error);
-    CHECK_FALSE(bench.redis.exists("scheduler"));
+    CHECK_FALSE(fixture.redis.exists("scheduler"));
 }
 
 TEST_CASE("lead() ends by a stop, which the function sees, and then resigns within a time of its own") {
-    Bench bench;
+    Fixture fixture;
     std::stop_source stop;
     std::atomic<bool> leads{false};
     std::atomic<bool> orderly{false};
     auto leading = start([&] {
-        return bench.left.lead(
+        return fixture.left.lead(
             [&](const std::stop_token& ending, const Term& term) {
                 leads = true;
                 REQUIRE(eventually([&] { return ending.stop_requested(); }, 20s));
@@ -230,7 +230,7 @@ TEST_CASE("lead() ends by a stop, which the function sees, and then resigns with
             stop.get_token());
     });
     REQUIRE(eventually([&] { return leads.load(); }, 20s));
-    auto waiting = start_waiting(bench.other, [&] { return bench.right.campaign(); });
+    auto waiting = start_waiting(fixture.other, [&] { return fixture.right.campaign(); });
     stop.request_stop();
     REQUIRE(ready(leading));
     CHECK(leading.get());
@@ -241,8 +241,8 @@ TEST_CASE("lead() ends by a stop, which the function sees, and then resigns with
 }
 
 TEST_CASE("lead() tells the function that the term is lost, and campaigns again") {
-    Bench bench;
-    Client quick{bench.server.url(), with_watchdog(short_lease)};
+    Fixture fixture;
+    Client quick{fixture.server.url(), with_watchdog(short_lease)};
     LeaderElection election{quick, "scheduler", "quick"};
     std::vector<std::int64_t> tokens;
     std::atomic<int> terms{0};
@@ -255,7 +255,7 @@ TEST_CASE("lead() tells the function that the term is lost, and campaigns again"
         });
     });
     REQUIRE(eventually([&] { return terms == 1; }, 20s));
-    CHECK(bench.right.force_resign());
+    CHECK(fixture.right.force_resign());
     REQUIRE(ready(leading));
     CHECK(leading.get());
     REQUIRE(tokens.size() == 2);
@@ -263,52 +263,52 @@ TEST_CASE("lead() tells the function that the term is lost, and campaigns again"
 }
 
 TEST_CASE("a campaign waits without a thread, and a cancelled one does not lead") {
-    Bench bench;
-    Term term = bench.left.campaign();
-    std::future<Term> later = bench.right.async_campaign().future();
+    Fixture fixture;
+    Term term = fixture.left.campaign();
+    std::future<Term> later = fixture.right.async_campaign().future();
     std::stop_source stop;
     std::promise<std::error_code> cancelled;
-    bench.right.async_campaign(stop.get_token()).start([&](std::error_code ec, Term none) {
+    fixture.right.async_campaign(stop.get_token()).start([&](std::error_code ec, Term none) {
         CHECK_FALSE(none);
         cancelled.set_value(ec);
     });
-    CHECK_FALSE(bench.right.async_campaign_for(20ms).future().get());
+    CHECK_FALSE(fixture.right.async_campaign_for(20ms).future().get());
     stop.request_stop();
     CHECK(cancelled.get_future().get() == errc::cancelled);
     CHECK_FALSE(std::move(term).async_resign().future().get());
     REQUIRE(ready(later));
     Term next = later.get();
     CHECK(next.is_leader());
-    CHECK(bench.left.leader()->name == "right");
+    CHECK(fixture.left.leader()->name == "right");
     CHECK_FALSE(next.resign());
-    CHECK_FALSE(bench.left.async_campaign().get().resign());
-    CHECK_FALSE(bench.redis.exists("scheduler"));
+    CHECK_FALSE(fixture.left.async_campaign().get().resign());
+    CHECK_FALSE(fixture.redis.exists("scheduler"));
 }
 
 TEST_CASE("a leader may resign where its campaign completes: in a callback and in a coroutine") {
-    Bench bench;
+    Fixture fixture;
     std::promise<std::error_code> resigned;
-    bench.left.async_campaign().start([&](std::error_code, Term term) { resigned.set_value(term.resign()); });
+    fixture.left.async_campaign().start([&](std::error_code, Term term) { resigned.set_value(term.resign()); });
     CHECK_FALSE(resigned.get_future().get());
     std::promise<std::error_code> once_more;
     const auto coroutine = [&]() -> Fiber {
-        Term term = co_await bench.left.async_campaign();
+        Term term = co_await fixture.left.async_campaign();
         once_more.set_value(term.resign());
     };
     const Fiber fiber = coroutine();
     CHECK_FALSE(once_more.get_future().get());
     // Also on the thread that hands completions to executors.
     std::promise<std::error_code> inside;
-    bench.left.async_campaign().on([](const std::function<void()>& f) { f(); }).start([&](std::error_code, Term term) {
-        inside.set_value(term.resign());
-    });
+    fixture.left.async_campaign()
+        .on([](const std::function<void()>& f) { f(); })
+        .start([&](std::error_code, Term term) { inside.set_value(term.resign()); });
     CHECK_FALSE(inside.get_future().get());
-    CHECK_FALSE(bench.redis.exists("scheduler"));
+    CHECK_FALSE(fixture.redis.exists("scheduler"));
 }
 
 TEST_CASE("observers see each leader with its name, and that nobody leads, and send nothing meanwhile") {
-    Bench bench;
-    Client third{bench.server.url()};
+    Fixture fixture;
+    Client third{fixture.server.url()};
     LeaderElection election{third, "scheduler"};
     Sights sights;
     std::stop_source stop;
@@ -317,12 +317,12 @@ TEST_CASE("observers see each leader with its name, and that nobody leads, and s
         return true;
     });
     REQUIRE(sights.last_is("nobody"));
-    Term term = bench.left.campaign();
+    Term term = fixture.left.campaign();
     REQUIRE(sights.last_is("left"));
     CHECK(stops_sending(third));
     CHECK_FALSE(term.resign());
     REQUIRE(sights.last_is("nobody"));
-    term = bench.right.campaign();
+    term = fixture.right.campaign();
     REQUIRE(sights.last_is("right"));
     stop.request_stop();
     REQUIRE(ready(observing));
@@ -340,39 +340,39 @@ TEST_CASE("observers see each leader with its name, and that nobody leads, and s
 // An announcement goes to the channel of those who wait for a release without a place in the queue. The lock is still
 // held then.
 TEST_CASE("the announcement of a leader sends no other candidate to the server") {
-    Bench bench;
-    Term term = bench.left.campaign();
-    auto waiting = start_waiting(bench.other, [&] { return bench.right.campaign(); });
-    REQUIRE(is_listened_to(bench.redis, "scheduler"));
+    Fixture fixture;
+    Term term = fixture.left.campaign();
+    auto waiting = start_waiting(fixture.other, [&] { return fixture.right.campaign(); });
+    REQUIRE(is_listened_to(fixture.redis, "scheduler"));
     // The waiter asks once more when it has subscribed, perhaps only now.
     std::uint64_t before = 0;
     CHECK(succeeds_once(
         [&] {
-            before = commands_when_quiet(bench.other);
-            bench.redis.integer("PUBLISH", channel_of("scheduler"), "2");
-            return commands_when_quiet(bench.other) == before;
+            before = commands_when_quiet(fixture.other);
+            fixture.redis.integer("PUBLISH", channel_of("scheduler"), "2");
+            return commands_when_quiet(fixture.other) == before;
         },
         5));
-    REQUIRE(bench.redis.integer("PUBLISH", channel_of("scheduler") + ":" + bench.other.id(), "look 0") == 1);
-    CHECK(eventually([&] { return bench.other.stats().commands == before + 1; }, 20s));
+    REQUIRE(fixture.redis.integer("PUBLISH", channel_of("scheduler") + ":" + fixture.other.id(), "look 0") == 1);
+    CHECK(eventually([&] { return fixture.other.stats().commands == before + 1; }, 20s));
     CHECK_FALSE(term.resign());
     REQUIRE(ready(waiting));
     CHECK(waiting.get());
 }
 
 TEST_CASE("a wait for a change ends at once if what was seen is out of date, and at its deadline or by a stop") {
-    Bench bench;
+    Fixture fixture;
     std::optional<Leader> seen;
     Stopwatch watch;
-    CHECK_FALSE(bench.right.wait_change_for(50ms, seen));
+    CHECK_FALSE(fixture.right.wait_change_for(50ms, seen));
     CHECK(watch.elapsed() >= 50ms);
-    Term term = bench.left.campaign();
-    CHECK(bench.right.wait_change(seen));
+    Term term = fixture.left.campaign();
+    CHECK(fixture.right.wait_change(seen));
     REQUIRE(seen);
     CHECK(seen->name == "left");
-    CHECK_FALSE(bench.right.wait_change_for(0ms, seen));
+    CHECK_FALSE(fixture.right.wait_change_for(0ms, seen));
     std::stop_source stop;
-    auto waiting = start_waiting(bench.other, [&] { return bench.right.wait_change(seen, stop.get_token()); });
+    auto waiting = start_waiting(fixture.other, [&] { return fixture.right.wait_change(seen, stop.get_token()); });
     stop.request_stop();
     REQUIRE(ready(waiting));
     CHECK_FALSE(waiting.get());
@@ -380,16 +380,16 @@ TEST_CASE("a wait for a change ends at once if what was seen is out of date, and
 }
 
 TEST_CASE("a change is awaited without a thread") {
-    Bench bench;
-    std::future<std::optional<Leader>> first = bench.right.async_wait_change(std::nullopt).future();
+    Fixture fixture;
+    std::future<std::optional<Leader>> first = fixture.right.async_wait_change(std::nullopt).future();
     CHECK_FALSE(ready(first, 30ms));
-    Term term = bench.left.campaign();
+    Term term = fixture.left.campaign();
     REQUIRE(ready(first));
     REQUIRE(first.get());
-    std::future<std::optional<Leader>> second = bench.right.async_wait_change(bench.right.leader()).future();
+    std::future<std::optional<Leader>> second = fixture.right.async_wait_change(fixture.right.leader()).future();
     std::stop_source stop;
     std::promise<std::error_code> cancelled;
-    bench.right.async_wait_change(bench.right.leader(), stop.get_token())
+    fixture.right.async_wait_change(fixture.right.leader(), stop.get_token())
         .start([&](std::error_code ec, const std::optional<Leader>&) { cancelled.set_value(ec); });
     stop.request_stop();
     CHECK(cancelled.get_future().get() == errc::cancelled);
@@ -400,15 +400,15 @@ TEST_CASE("a change is awaited without a thread") {
 }
 
 TEST_CASE("twenty observers of a process send no more than one of them") {
-    Bench bench;
-    Client crowd{bench.server.url()};
+    Fixture fixture;
+    Client crowd{fixture.server.url()};
     LeaderElection election{crowd, "scheduler"};
-    Term term = bench.left.campaign();
-    std::optional<Leader> leader = bench.left.leader();
+    Term term = fixture.left.campaign();
+    std::optional<Leader> leader = fixture.left.leader();
     std::vector<std::future<std::optional<Leader>>> waiting;
     for (int i = 0; i < 20; ++i) waiting.push_back(election.async_wait_change(leader).future());
     REQUIRE(eventually([&] { return crowd.stats().waiting == 20; }, 20s));
-    REQUIRE(is_listened_to(bench.redis, "scheduler"));
+    REQUIRE(is_listened_to(fixture.redis, "scheduler"));
     REQUIRE(stops_sending(crowd));
     const auto before = crowd.stats().commands;
     CHECK_FALSE(term.resign());

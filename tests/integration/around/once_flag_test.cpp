@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Bench {
+struct Fixture {
     RedisServer server{};
     RawRedis redis{server};
     Client client{server.url()};
@@ -35,50 +35,50 @@ struct Bench {
 }  // namespace
 
 TEST_CASE("the work is done once, and the next caller takes one round trip to know it") {
-    Bench bench;
+    Fixture fixture;
     int done = 0;
-    CHECK_FALSE(bench.mine.is_done());
-    bench.mine.call([&] { ++done; });
-    bench.theirs.call([&] { ++done; });
-    const auto before = bench.other.stats().commands;
-    call_once(bench.theirs, [&] { ++done; });
-    CHECK(bench.other.stats().commands == before + 1);
-    call_once(bench.other, "migration", [&](const std::stop_token&) { ++done; });
+    CHECK_FALSE(fixture.mine.is_done());
+    fixture.mine.call([&] { ++done; });
+    fixture.theirs.call([&] { ++done; });
+    const auto before = fixture.other.stats().commands;
+    call_once(fixture.theirs, [&] { ++done; });
+    CHECK(fixture.other.stats().commands == before + 1);
+    call_once(fixture.other, "migration", [&](const std::stop_token&) { ++done; });
     CHECK(done == 1);
-    CHECK(bench.mine.is_done());
-    CHECK(bench.other.stats().acquisitions == 0);
-    CHECK_FALSE(bench.redis.exists("migration"));
-    CHECK(bench.redis.pttl("redlatch_once:{migration}") == -1);
-    CHECK(bench.theirs.reset());
-    CHECK_FALSE(bench.theirs.reset());
-    CHECK_FALSE(bench.theirs.is_done());
-    bench.theirs.call([&] { ++done; });
+    CHECK(fixture.mine.is_done());
+    CHECK(fixture.other.stats().acquisitions == 0);
+    CHECK_FALSE(fixture.redis.exists("migration"));
+    CHECK(fixture.redis.pttl("redlatch_once:{migration}") == -1);
+    CHECK(fixture.theirs.reset());
+    CHECK_FALSE(fixture.theirs.reset());
+    CHECK_FALSE(fixture.theirs.is_done());
+    fixture.theirs.call([&] { ++done; });
     CHECK(done == 2);
 }
 
 TEST_CASE("the mark stays as long as it is wanted") {
-    Bench bench;
+    Fixture fixture;
     int done = 0;
-    call_once(bench.client, "daily", {.keep = 60s}, [&] { ++done; });
-    const long long left = bench.redis.pttl("redlatch_once:{daily}");
+    call_once(fixture.client, "daily", {.keep = 60s}, [&] { ++done; });
+    const long long left = fixture.redis.pttl("redlatch_once:{daily}");
     CHECK(left > 50'000);
     CHECK(left <= 60'000);
-    call_once(bench.client, "short", {.keep = 30ms}, [&] { ++done; });
-    OnceFlag flag{bench.other, "short", {.keep = 60s}};
+    call_once(fixture.client, "short", {.keep = 30ms}, [&] { ++done; });
+    OnceFlag flag{fixture.other, "short", {.keep = 60s}};
     REQUIRE(eventually([&] { return !flag.is_done(); }, 20s));
     flag.call([&] { ++done; });
     CHECK(done == 3);
     for (const auto wrong :
          {std::chrono::milliseconds(0), std::chrono::milliseconds(-1), std::chrono::milliseconds::max()})
-        CHECK(code_of([&] { OnceFlag{bench.client, "x", {.keep = wrong}}; }) == errc::invalid_argument);
+        CHECK(code_of([&] { OnceFlag{fixture.client, "x", {.keep = wrong}}; }) == errc::invalid_argument);
 }
 
 TEST_CASE("a function that throws leaves the work open, and one of those who wait does it") {
-    Bench bench;
+    Fixture fixture;
     std::atomic<bool> begun{false};
     std::promise<void> fail;
     auto failing = start([&] {
-        bench.mine.call([&] {
+        fixture.mine.call([&] {
             begun = true;
             fail.get_future().get();
             throw std::runtime_error("no disk");
@@ -89,8 +89,8 @@ TEST_CASE("a function that throws leaves the work open, and one of those who wai
     std::atomic<int> done{0};
     std::vector<std::future<bool>> waiting;
     for (int i = 0; i < 3; ++i)
-        waiting.push_back(start_waiting(bench.other, [&] {
-            bench.theirs.call([&] { ++done; });
+        waiting.push_back(start_waiting(fixture.other, [&] {
+            fixture.theirs.call([&] { ++done; });
             return done == 1;
         }));
     fail.set_value();
@@ -103,11 +103,11 @@ TEST_CASE("a function that throws leaves the work open, and one of those who wai
 }
 
 TEST_CASE("who waits for the work is told by a message, and gives up by a deadline or a stop") {
-    Bench bench;
+    Fixture fixture;
     std::promise<void> go_on;
     std::atomic<bool> begun{false};
     auto working = start([&] {
-        bench.mine.call([&] {
+        fixture.mine.call([&] {
             begun = true;
             go_on.get_future().get();
         });
@@ -115,28 +115,28 @@ TEST_CASE("who waits for the work is told by a message, and gives up by a deadli
     });
     REQUIRE(eventually([&] { return begun.load(); }, 20s));
     const auto never_called = [] { FAIL_CHECK("the work is under way elsewhere"); };
-    CHECK_FALSE(bench.theirs.call_for(0ms, never_called));
-    CHECK_FALSE(bench.theirs.call_for(30ms, never_called));
+    CHECK_FALSE(fixture.theirs.call_for(0ms, never_called));
+    CHECK_FALSE(fixture.theirs.call_for(30ms, never_called));
     std::stop_source stop;
-    auto stopped = start_waiting(bench.other, [&] { return bench.theirs.call(never_called, stop.get_token()); });
+    auto stopped = start_waiting(fixture.other, [&] { return fixture.theirs.call(never_called, stop.get_token()); });
     stop.request_stop();
     REQUIRE(ready(stopped));
     CHECK_FALSE(stopped.get());
-    auto waiting = start_waiting(bench.other, [&] { return bench.theirs.call_for(60s, never_called); });
-    const auto quiet = commands_when_quiet(bench.other);
+    auto waiting = start_waiting(fixture.other, [&] { return fixture.theirs.call_for(60s, never_called); });
+    const auto quiet = commands_when_quiet(fixture.other);
     go_on.set_value();
     REQUIRE(ready(waiting, 10s));
     CHECK(waiting.get());
-    CHECK(bench.other.stats().commands <= quiet + 2);
-    CHECK(bench.other.stats().acquisitions == 0);
+    CHECK(fixture.other.stats().commands <= quiet + 2);
+    CHECK(fixture.other.stats().acquisitions == 0);
     CHECK(working.get());
 }
 
 TEST_CASE("the function is told that the lock is lost, and the caller that the work may be done twice") {
-    Bench bench;
-    Client quick{bench.server.url(), with_watchdog(short_lease)};
+    Fixture fixture;
+    Client quick{fixture.server.url(), with_watchdog(short_lease)};
     OnceFlag flag{quick, "migration"};
-    FencedLock lock{bench.other, "migration"};
+    FencedLock lock{fixture.other, "migration"};
     std::error_code ec;
     flag.call(
         [&](const std::stop_token& ending) {
@@ -157,40 +157,40 @@ TEST_CASE("the function is told that the lock is lost, and the caller that the w
 }
 
 TEST_CASE("many threads of two clients: the work is done once, and all return after it") {
-    Bench bench;
+    Fixture fixture;
     for (int round = 0; round < 5; ++round) {
         PlainCounter counter;
         std::vector<std::future<bool>> callers;
         for (int i = 0; i < 8; ++i)
             callers.push_back(start([&, i] {
-                (i % 2 == 0 ? bench.mine : bench.theirs).call([&] { counter.add_one_unseen(); });
+                (i % 2 == 0 ? fixture.mine : fixture.theirs).call([&] { counter.add_one_unseen(); });
                 return counter.value() == 1;
             }));
         for (auto& caller : callers) {
             REQUIRE(ready(caller));
             CHECK(caller.get());
         }
-        CHECK(bench.mine.reset());
+        CHECK(fixture.mine.reset());
     }
 }
 
 TEST_CASE("a bad name, and keys of other kinds, are errors") {
-    Bench bench;
-    CHECK(code_of([&] { call_once(bench.client, "", [] {}); }) == errc::invalid_argument);
+    Fixture fixture;
+    CHECK(code_of([&] { call_once(fixture.client, "", [] {}); }) == errc::invalid_argument);
     std::error_code ec;
     call_once(
-        bench.client, "a{b", [] {}, ec);
+        fixture.client, "a{b", [] {}, ec);
     CHECK(ec == errc::invalid_argument);
-    bench.redis.text("SET", "redlatch_once:{migration}", "something");
-    bench.mine.call([] { FAIL_CHECK("it cannot be marked as done"); }, ec);
+    fixture.redis.text("SET", "redlatch_once:{migration}", "something");
+    fixture.mine.call([] { FAIL_CHECK("it cannot be marked as done"); }, ec);
     CHECK(ec == errc::wrong_type);
-    CHECK_FALSE(bench.mine.is_done(ec));
+    CHECK_FALSE(fixture.mine.is_done(ec));
     CHECK(ec == errc::wrong_type);
-    CHECK_FALSE(bench.mine.reset(ec));
+    CHECK_FALSE(fixture.mine.reset(ec));
     CHECK(ec == errc::wrong_type);
-    bench.redis.integer("DEL", "redlatch_once:{migration}");
-    bench.mine.call([] { throw std::system_error(std::make_error_code(std::errc::io_error)); }, ec);
+    fixture.redis.integer("DEL", "redlatch_once:{migration}");
+    fixture.mine.call([] { throw std::system_error(std::make_error_code(std::errc::io_error)); }, ec);
     CHECK(ec == std::errc::io_error);
-    CHECK_FALSE(bench.mine.is_done(ec));
+    CHECK_FALSE(fixture.mine.is_done(ec));
     CHECK_FALSE(ec);
 }

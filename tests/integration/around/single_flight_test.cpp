@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Bench {
+struct Fixture {
     RedisServer server{};
     RawRedis redis{server};
     Client client{server.url()};
@@ -40,55 +40,55 @@ std::string no_need() {
 }  // namespace
 
 TEST_CASE("a value is computed once, has a version and a time to live, and costs the next caller one round trip") {
-    Bench bench;
-    CHECK_FALSE(bench.theirs.peek());
+    Fixture fixture;
+    CHECK_FALSE(fixture.theirs.peek());
     const std::string bytes("a\0\r\nb", 5);
-    const FlightValue first = bench.mine.get([&] { return bytes; });
+    const FlightValue first = fixture.mine.get([&] { return bytes; });
     CHECK(first.value == bytes);
     CHECK(first.computed);
     CHECK(first.version > 0);
     CHECK(first.fresh == 60s);
-    static_cast<void>(bench.theirs.peek());  // sends the text of the script, too
-    const auto before = bench.other.stats().commands;
-    const FlightValue second = bench.theirs.get(no_need);
-    CHECK(bench.other.stats().commands == before + 1);
+    static_cast<void>(fixture.theirs.peek());  // sends the text of the script, too
+    const auto before = fixture.other.stats().commands;
+    const FlightValue second = fixture.theirs.get(no_need);
+    CHECK(fixture.other.stats().commands == before + 1);
     CHECK(second.value == bytes);
     CHECK_FALSE(second.computed);
     CHECK(second.version == first.version);
     CHECK(second.fresh > 50s);
     CHECK(second.fresh <= 60s);
-    CHECK_FALSE(bench.redis.exists("report"));
-    CHECK(bench.redis.pttl("redlatch_flight:{report}") > 50'000);
+    CHECK_FALSE(fixture.redis.exists("report"));
+    CHECK(fixture.redis.pttl("redlatch_flight:{report}") > 50'000);
 
-    CHECK(bench.theirs.invalidate());
-    CHECK_FALSE(bench.theirs.invalidate());
-    const FlightValue third = bench.theirs.get([](const std::stop_token&) { return std::string(); });
+    CHECK(fixture.theirs.invalidate());
+    CHECK_FALSE(fixture.theirs.invalidate());
+    const FlightValue third = fixture.theirs.get([](const std::stop_token&) { return std::string(); });
     CHECK(third.computed);
     CHECK(third.value.empty());
     CHECK(third.version > first.version);
     std::error_code ec = errc::unreachable;
-    CHECK(bench.mine.peek(ec)->version == third.version);
+    CHECK(fixture.mine.peek(ec)->version == third.version);
     CHECK_FALSE(ec);
 }
 
 TEST_CASE("a value that has expired is computed anew") {
-    Bench bench;
-    SingleFlight brief{bench.client, "report", 20ms};
+    Fixture fixture;
+    SingleFlight brief{fixture.client, "report", 20ms};
     const auto first = brief.get([] { return "old"; });
     REQUIRE(eventually([&] { return !brief.peek(); }, 20s));
     const auto second = brief.get([] { return "new"; });
     CHECK(second.value == "new");
     CHECK(second.version > first.version);
-    CHECK(code_of([&] { SingleFlight{bench.client, "report", 0ms}; }) == errc::invalid_argument);
+    CHECK(code_of([&] { SingleFlight{fixture.client, "report", 0ms}; }) == errc::invalid_argument);
 }
 
 // Against the stampede: whoever waits neither computes nor acquires the lock, and all of a process share one look.
 TEST_CASE("many callers of two processes wait for the value, not for the lock") {
-    Bench bench;
+    Fixture fixture;
     std::promise<void> go_on;
     std::atomic<bool> begun{false};
     auto computing = start([&] {
-        return bench.mine.get([&] {
+        return fixture.mine.get([&] {
             begun = true;
             go_on.get_future().get();
             return "report";
@@ -96,9 +96,9 @@ TEST_CASE("many callers of two processes wait for the value, not for the lock") 
     });
     REQUIRE(eventually([&] { return begun.load(); }, 20s));
     std::vector<std::future<FlightValue>> waiting;
-    for (int i = 0; i < 10; ++i) waiting.push_back(start([&] { return bench.theirs.get(no_need); }));
-    REQUIRE(eventually([&] { return bench.other.stats().waiting == 10; }, 20s));
-    const auto quiet = commands_when_quiet(bench.other);
+    for (int i = 0; i < 10; ++i) waiting.push_back(start([&] { return fixture.theirs.get(no_need); }));
+    REQUIRE(eventually([&] { return fixture.other.stats().waiting == 10; }, 20s));
+    const auto quiet = commands_when_quiet(fixture.other);
     go_on.set_value();
     for (auto& one : waiting) {
         REQUIRE(ready(one, 20s));
@@ -107,43 +107,43 @@ TEST_CASE("many callers of two processes wait for the value, not for the lock") 
         CHECK_FALSE(value.computed);
     }
     CHECK(computing.get().computed);
-    CHECK(bench.other.stats().commands <= quiet + 3);
-    CHECK(bench.other.stats().acquisitions == 0);
-    CHECK(bench.client.stats().acquisitions == 1);
+    CHECK(fixture.other.stats().commands <= quiet + 3);
+    CHECK(fixture.other.stats().acquisitions == 0);
+    CHECK(fixture.client.stats().acquisitions == 1);
 }
 
 TEST_CASE("a caller gives up by a deadline or a stop, and leaves nothing") {
-    Bench bench;
+    Fixture fixture;
     std::promise<void> go_on;
     std::atomic<bool> begun{false};
     auto computing = start([&] {
-        return bench.mine.get([&] {
+        return fixture.mine.get([&] {
             begun = true;
             go_on.get_future().get();
             return "report";
         });
     });
     REQUIRE(eventually([&] { return begun.load(); }, 20s));
-    CHECK_FALSE(bench.theirs.get_for(0ms, no_need));
-    CHECK_FALSE(bench.theirs.get_for(30ms, no_need));
+    CHECK_FALSE(fixture.theirs.get_for(0ms, no_need));
+    CHECK_FALSE(fixture.theirs.get_for(30ms, no_need));
     std::stop_source stop;
-    auto stopped = start_waiting(bench.other, [&] { return bench.theirs.get(no_need, stop.get_token()); });
+    auto stopped = start_waiting(fixture.other, [&] { return fixture.theirs.get(no_need, stop.get_token()); });
     stop.request_stop();
     REQUIRE(ready(stopped));
     CHECK_FALSE(stopped.get());
-    CHECK(bench.other.stats().waiting == 0);
+    CHECK(fixture.other.stats().waiting == 0);
     go_on.set_value();
     CHECK(computing.get().value == "report");
-    CHECK(bench.theirs.get_for(0ms, no_need)->value == "report");
+    CHECK(fixture.theirs.get_for(0ms, no_need)->value == "report");
 }
 
 TEST_CASE("if the computation fails, one of those who wait takes over at once") {
-    Bench bench;
+    Fixture fixture;
     std::promise<void> fail;
     std::atomic<bool> begun{false};
     auto failing = start([&] {
         std::error_code ec;
-        CHECK_FALSE(bench.mine.get(
+        CHECK_FALSE(fixture.mine.get(
             [&]() -> std::string {
                 begun = true;
                 fail.get_future().get();
@@ -157,12 +157,12 @@ TEST_CASE("if the computation fails, one of those who wait takes over at once") 
     std::vector<std::future<FlightValue>> waiting;
     for (int i = 0; i < 5; ++i)
         waiting.push_back(start([&] {
-            return bench.theirs.get([&] {
+            return fixture.theirs.get([&] {
                 ++computed;
                 return "second";
             });
         }));
-    REQUIRE(eventually([&] { return bench.other.stats().waiting == 5; }, 20s));
+    REQUIRE(eventually([&] { return fixture.other.stats().waiting == 5; }, 20s));
     fail.set_value();
     CHECK(failing.get() == errc::rejected);
     for (auto& one : waiting) {
@@ -173,29 +173,29 @@ TEST_CASE("if the computation fails, one of those who wait takes over at once") 
 }
 
 TEST_CASE("a value that was computed without the lock is dropped") {
-    Bench bench;
-    FencedLock lock{bench.other, "report"};
+    Fixture fixture;
+    FencedLock lock{fixture.other, "report"};
     CHECK(code_of([&] {
-              static_cast<void>(bench.mine.get([&] {
+              static_cast<void>(fixture.mine.get([&] {
                   CHECK(lock.force_unlock());
-                  CHECK(bench.theirs.get([] { return "theirs"; }).computed);
+                  CHECK(fixture.theirs.get([] { return "theirs"; }).computed);
                   return "mine";
               }));
           }) == errc::hold_lost);
-    CHECK(bench.mine.peek()->value == "theirs");
+    CHECK(fixture.mine.peek()->value == "theirs");
 }
 
 TEST_CASE("keys of other kinds are errors") {
-    Bench bench;
+    Fixture fixture;
     std::error_code ec;
-    bench.redis.text("SET", "redlatch_flight:{report}", "something");
-    CHECK_FALSE(bench.mine.get(no_need, ec));
+    fixture.redis.text("SET", "redlatch_flight:{report}", "something");
+    CHECK_FALSE(fixture.mine.get(no_need, ec));
     CHECK(ec == errc::wrong_type);
-    CHECK_FALSE(bench.mine.peek(ec));
+    CHECK_FALSE(fixture.mine.peek(ec));
     CHECK(ec == errc::wrong_type);
-    bench.redis.integer("DEL", "redlatch_flight:{report}");
-    bench.redis.text("SET", "report", "something");
-    CHECK_FALSE(bench.mine.get(no_need, ec));
+    fixture.redis.integer("DEL", "redlatch_flight:{report}");
+    fixture.redis.text("SET", "report", "something");
+    CHECK_FALSE(fixture.mine.get(no_need, ec));
     CHECK(ec == errc::wrong_type);
-    CHECK(code_of([&] { SingleFlight{bench.client, "", 1s}; }) == errc::invalid_argument);
+    CHECK(code_of([&] { SingleFlight{fixture.client, "", 1s}; }) == errc::invalid_argument);
 }

@@ -75,24 +75,24 @@ redlatch::detail::Detached come(RLock& lock, Crowd& crowd, int number) {
 }  // namespace
 
 TEST_CASE("async: 100,000 coroutines wait for one lock: without a command, in little memory, served in order") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     Crowd crowd;
     Hold first = orders.hold(Lease{1h});
     {
-        CommandMonitor monitor{bench.server};
+        CommandMonitor monitor{fixture.server};
         come(orders, crowd, 0);
-        REQUIRE(eventually([&] { return bench.client.stats().waiting == 1; }));
+        REQUIRE(eventually([&] { return fixture.client.stats().waiting == 1; }));
         // The first waiter subscribes for all, and asks since it listens.
         REQUIRE(monitor.take_until({{"subscribe", 1}, {"evalsha", 1}}, 20s));
     }
-    const std::uint64_t commands = commands_when_quiet(bench.client);
+    const std::uint64_t commands = commands_when_quiet(fixture.client);
     const auto heap_before = heap_in_use();
     const Stopwatch watch;
     for (int i = 1; i < crowd_size; ++i) come(orders, crowd, i);
     const auto heap = heap_in_use();
-    CHECK(bench.client.stats().waiting == static_cast<std::uint64_t>(crowd_size));
-    CHECK_FALSE(eventually([&] { return bench.client.stats().commands != commands; }, 500ms));
+    CHECK(fixture.client.stats().waiting == static_cast<std::uint64_t>(crowd_size));
+    CHECK_FALSE(eventually([&] { return fixture.client.stats().commands != commands; }, 500ms));
     CHECK(crowd.served == 0);
     if (heap) {
         const double each = static_cast<double>(*heap - *heap_before) / (crowd_size - 1);
@@ -107,14 +107,14 @@ TEST_CASE("async: 100,000 coroutines wait for one lock: without a command, in li
     CHECK(crowd.served == crowd_size);
     CHECK(crowd.out_of_order == 0);
     CHECK(crowd.highest - crowd.lowest < 8192);
-    CHECK(bench.client.stats().waiting == 0);
-    CHECK(eventually([&] { return bench.is_clean(); }));
+    CHECK(fixture.client.stats().waiting == 0);
+    CHECK(eventually([&] { return fixture.is_clean(); }));
 }
 
 // Whoever leaves must not look through all who wait.
 TEST_CASE("async: a crowd that is cancelled leaves at once") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     const Hold first = orders.hold(Lease{1h});
     std::stop_source stop;
     std::atomic<int> cancelled{0}, wrong{0};
@@ -123,11 +123,11 @@ TEST_CASE("async: a crowd that is cancelled leaves at once") {
             if (ec != errc::cancelled || hold) ++wrong;
             ++cancelled;
         });
-    CHECK(bench.client.stats().waits >= static_cast<std::uint64_t>(crowd_size) - 1);
+    CHECK(fixture.client.stats().waits >= static_cast<std::uint64_t>(crowd_size) - 1);
     const Stopwatch watch;
     stop.request_stop();
     REQUIRE(eventually([&] { return cancelled == crowd_size; }, patient(60s)));
-    REQUIRE(eventually([&] { return bench.client.stats().waiting == 0; }, patient(60s)));
+    REQUIRE(eventually([&] { return fixture.client.stats().waiting == 0; }, patient(60s)));
     MESSAGE("left in " << watch.elapsed_ms().count() << " ms");
     CHECK(wrong == 0);
     CHECK(first.valid_until() > Clock::now());

@@ -17,9 +17,9 @@ template <class Test>
 void with_each_kind(const Test& test) {
     for (const Kind& kind : kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
-        test(bench, *lock);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
+        test(fixture, *lock);
     }
 }
 

@@ -24,7 +24,7 @@ using namespace redlatch::test;
 using namespace std::chrono_literals;
 
 TEST_CASE("async: a free lock, by a coroutine, a callback, a future and a waiting thread") {
-    with_each_kind([](Bench& bench, LockApi& lock) {
+    with_each_kind([](Fixture& fixture, LockApi& lock) {
         std::promise<Hold> awaited;
         const auto fiber = [&]() -> Fiber { awaited.set_value(co_await lock.async_lock()); };
         {
@@ -36,7 +36,7 @@ TEST_CASE("async: a free lock, by a coroutine, a callback, a future and a waitin
             CHECK(hold.valid_until() > Clock::now() + 10s);
             CHECK_FALSE(lock.try_lock());
         }
-        REQUIRE(eventually([&] { return bench.is_clean(); }));
+        REQUIRE(eventually([&] { return fixture.is_clean(); }));
         {
             Completed completion;
             lock.async_lock(Lease{20s}).start(completion.callback());
@@ -46,7 +46,7 @@ TEST_CASE("async: a free lock, by a coroutine, a callback, a future and a waitin
             CHECK(completion.hold.valid_until() < Clock::now() + 20s);
             CHECK(completion.thread != std::this_thread::get_id());
         }
-        REQUIRE(eventually([&] { return bench.is_clean(); }));
+        REQUIRE(eventually([&] { return fixture.is_clean(); }));
         {
             auto later = lock.async_try_lock().future();
             REQUIRE(ready(later));
@@ -55,24 +55,24 @@ TEST_CASE("async: a free lock, by a coroutine, a callback, a future and a waitin
             CHECK_FALSE(lock.async_try_lock().get());
             CHECK_FALSE(lock.async_try_lock_for(20ms).get());
         }
-        REQUIRE(eventually([&] { return bench.is_clean(); }));
+        REQUIRE(eventually([&] { return fixture.is_clean(); }));
         CHECK(lock.async_try_lock_until(Clock::now() + 5s).get());
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     });
 }
 
 TEST_CASE("async: nothing is sent before the operation begins") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     { auto never_begun = orders.async_lock(); }
     auto operation = orders.async_lock();
-    CHECK(bench.client.stats().commands == 0);
+    CHECK(fixture.client.stats().commands == 0);
     const Hold hold = std::move(operation).get();
     CHECK(hold);
 }
 
 TEST_CASE("async: a held lock: a release wakes the operation, a timeout and a stop request end it") {
-    with_each_kind([](Bench& bench, LockApi& lock) {
+    with_each_kind([](Fixture& fixture, LockApi& lock) {
         std::optional<Hold> first = lock.hold();
         Completed second, late, stopped;
         lock.async_lock().start(second.callback());
@@ -85,7 +85,7 @@ TEST_CASE("async: a held lock: a release wakes the operation, a timeout and a st
         CHECK_FALSE(stopped.came());
         stop.request_stop();
         REQUIRE(eventually([&] { return stopped.came(); }));
-        CHECK(eventually([&] { return bench.client.stats().waiting <= 1; }));  // a MultiLock's does not always wait
+        CHECK(eventually([&] { return fixture.client.stats().waiting <= 1; }));  // a MultiLock's does not always wait
         CHECK(stopped.ec == errc::cancelled);
         CHECK(stopped.ec == std::errc::operation_canceled);
         CHECK_FALSE(stopped.hold);
@@ -94,13 +94,13 @@ TEST_CASE("async: a held lock: a release wakes the operation, a timeout and a st
         REQUIRE(eventually([&] { return second.came(); }));
         CHECK(second.hold);
         second.hold = Hold();
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     });
 }
 
 TEST_CASE("async: readers hold together, a writer waits for them") {
-    Bench bench;
-    ReadWriteLock table{bench.client, "table"};
+    Fixture fixture;
+    ReadWriteLock table{fixture.client, "table"};
     std::vector<Hold> readers;
     for (int i = 0; i < 5; ++i) readers.push_back(table.async_lock_shared().future().get());
     CHECK(table.async_try_lock_shared().future().get());
@@ -116,16 +116,16 @@ TEST_CASE("async: readers hold together, a writer waits for them") {
 }
 
 TEST_CASE("async: the token of a FencedLock comes with the hold") {
-    Bench bench;
-    FencedLock orders{bench.client, "orders"};
+    Fixture fixture;
+    FencedLock orders{fixture.client, "orders"};
     const auto first = orders.async_lock().future().get().token();
     CHECK(orders.async_lock().future().get().token() > first);
 }
 
 TEST_CASE("async: a server that cannot do it: each way to wait has the error") {
-    Bench bench;
-    bench.redis.text("SET", "orders", "a string");
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    fixture.redis.text("SET", "orders", "a string");
+    RLock orders{fixture.client, "orders"};
     Completed completion;
     orders.async_lock().start(completion.callback());
     REQUIRE(eventually([&] { return completion.came(); }));
@@ -151,11 +151,11 @@ TEST_CASE("async: a server that cannot do it: each way to wait has the error") {
 // --- where it completes ----------------------------------------------------------------------------------------------
 
 TEST_CASE("async: completes on the executor that was named, and nowhere else") {
-    with_each_kind([](Bench& bench, LockApi& lock) {
+    with_each_kind([](Fixture& fixture, LockApi& lock) {
         const ManualExecutor executor;
         Completed completion;
         lock.async_lock().on(executor).start(completion.callback());
-        REQUIRE(eventually([&] { return bench.client.stats().acquisitions > 0; }));
+        REQUIRE(eventually([&] { return fixture.client.stats().acquisitions > 0; }));
         CHECK_FALSE(completion.came());
         REQUIRE(eventually([&] { return executor.run() > 0; }));
         CHECK(completion.hold);
@@ -164,8 +164,8 @@ TEST_CASE("async: completes on the executor that was named, and nowhere else") {
 }
 
 TEST_CASE("async: a function can be an executor; one that refuses leaves the completion to the client") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     std::atomic<int> runs{0};
     auto by_function = orders.async_lock()
                            .on([&](std::function<void()> f) {
@@ -181,17 +181,17 @@ TEST_CASE("async: a function can be an executor; one that refuses leaves the com
 }
 
 TEST_CASE("async: an executor that drops the completion gives the hold back, of a callback and of a coroutine") {
-    with_each_kind([](Bench& bench, LockApi& lock) {
+    with_each_kind([](Fixture& fixture, LockApi& lock) {
         std::atomic<int> given{0};
         const auto drops = [&](const std::function<void()>&) { ++given; };
         lock.async_lock().on(drops).start([](std::error_code, const Hold&) {});
         REQUIRE(eventually([&] { return given == 1; }));
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
         // Also if the program keeps the operation.
         Operation<Hold> named = lock.async_lock().on(drops);
         std::future<Hold> broken = std::move(named).future();
         REQUIRE(eventually([&] { return given == 2; }));
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
         REQUIRE(ready(broken));
         CHECK_THROWS_AS(static_cast<void>(broken.get()), std::future_error);
         bool goes_on = false;
@@ -201,14 +201,14 @@ TEST_CASE("async: an executor that drops the completion gives the hold back, of 
         };
         Fiber fiber = coroutine();
         CHECK(eventually([&] { return given == 3; }));
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
         CHECK_FALSE(goes_on);
         fiber.destroy();
     });
 }
 
 TEST_CASE("async: nothing completes inside the call that begins it, that releases the lock or that cancels it") {
-    with_each_kind([](Bench& bench, LockApi& lock) {
+    with_each_kind([](Fixture& fixture, LockApi& lock) {
         // Whoever completes an operation while this thread has the mutex cannot be this thread.
         std::mutex mine;
         std::atomic<int> completed{0};
@@ -230,7 +230,7 @@ TEST_CASE("async: nothing completes inside the call that begins it, that release
             lock.async_lock(before.get_token()).start(note);
         }
         CHECK(eventually([&] { return completed == 4; }));
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     });
 }
 
@@ -272,7 +272,7 @@ TEST_CASE("async: a completion that blocks holds up neither renewals nor message
 // --- cancelling ------------------------------------------------------------------------------------------------------
 
 TEST_CASE("async: a coroutine that is destroyed while it waits cancels the operation") {
-    with_each_kind([](Bench& bench, LockApi& lock) {
+    with_each_kind([](Fixture& fixture, LockApi& lock) {
         std::optional<Hold> first = lock.hold();
         bool went_on = false;
         const ManualExecutor executor;
@@ -282,26 +282,26 @@ TEST_CASE("async: a coroutine that is destroyed while it waits cancels the opera
         };
         {
             Fiber gone = waiting();
-            CHECK(eventually([&] { return bench.client.stats().waiting > 0; }));
+            CHECK(eventually([&] { return fixture.client.stats().waiting > 0; }));
             gone.destroy();
         }
-        CHECK(eventually([&] { return bench.client.stats().waiting == 0; }));
+        CHECK(eventually([&] { return fixture.client.stats().waiting == 0; }));
         first.reset();
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
         executor.run();
         CHECK_FALSE(went_on);
         CHECK(lock.async_try_lock_for(5s).get());
         // Destroyed after the grant, before its executor could resume it.
         {
             Fiber gone = waiting();
-            CHECK(eventually([&] { return bench.client.stats().acquisitions >= 3; }));
+            CHECK(eventually([&] { return fixture.client.stats().acquisitions >= 3; }));
             gone.destroy();
         }
         // It is given back although the executor may have no time for long.
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
         executor.run();
         CHECK_FALSE(went_on);
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
     });
 }
 
@@ -337,7 +337,7 @@ TEST_CASE("async: cancelled while the command is under way: completes at once, a
 
 // Whoever cancels and whoever grants come at the same time, in every order.
 TEST_CASE("async: grants and cancellations at the same time: one completion each, never two holders, nothing left") {
-    with_each_kind([](Bench& bench, LockApi& lock) {
+    with_each_kind([](Fixture& fixture, LockApi& lock) {
         const int operations = 300 / slow_build_factor;
         long inside = 0, most = 0, held = 0;  // plain: the lock is what guards them
         std::atomic<int> completed{0}, cancelled{0}, wrong{0};
@@ -363,12 +363,12 @@ TEST_CASE("async: grants and cancellations at the same time: one completion each
         CHECK(held + cancelled == operations);
         CHECK(held > 0);
         CHECK(cancelled > 0);
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     });
 }
 
 TEST_CASE("async: coroutines and threads take turns: never two holders") {
-    with_each_kind([](Bench& bench, LockApi& lock) {
+    with_each_kind([](Fixture& fixture, LockApi& lock) {
         const int turns = 60 / slow_build_factor;
         long inside = 0, most = 0, done = 0;  // plain: the lock is what guards them
         const auto enter = [&] {
@@ -399,7 +399,7 @@ TEST_CASE("async: coroutines and threads take turns: never two holders") {
         fibers.clear();  // when they have ended
         CHECK(most == 1);
         CHECK(done == 6 * turns);
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     });
 }
 
@@ -450,9 +450,9 @@ TEST_CASE("async: a completion may destroy the client; so may a cancellation") {
 }
 
 TEST_CASE("async: a lock over several ends its operations when it is destroyed") {
-    Bench bench;
-    RLock a{bench.client, "a"}, b{bench.client, "b"};
-    Client other{bench.server.url()};
+    Fixture fixture;
+    RLock a{fixture.client, "a"}, b{fixture.client, "b"};
+    Client other{fixture.server.url()};
     RLock theirs{other, "b"};
     theirs.lock();
     Completed waiting, not_begun;
@@ -461,7 +461,7 @@ TEST_CASE("async: a lock over several ends its operations when it is destroyed")
         MultiLock both{a, b};
         both.async_lock().start(waiting.callback());
         kept.emplace(both.async_lock());
-        REQUIRE(eventually([&] { return bench.client.stats().waits > 0; }));
+        REQUIRE(eventually([&] { return fixture.client.stats().waits > 0; }));
     }
     REQUIRE(eventually([&] { return waiting.came(); }));
     CHECK(waiting.ec == errc::cancelled);
@@ -469,15 +469,15 @@ TEST_CASE("async: a lock over several ends its operations when it is destroyed")
     REQUIRE(eventually([&] { return not_begun.came(); }));
     CHECK(not_begun.ec == errc::cancelled);
     theirs.unlock();
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }));
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }));
 }
 
 // --- many ------------------------------------------------------------------------------------------------------------
 
 TEST_CASE("async: thousands of operations wait on one lock without a thread each, and are served in order") {
     const int waiters = 3000 / slow_build_factor;
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     std::optional<Hold> first = orders.hold();
     std::vector<int> order;  // guarded by the lock
     std::atomic<int> completed{0};
@@ -486,10 +486,10 @@ TEST_CASE("async: thousands of operations wait on one lock without a thread each
             if (hold) order.push_back(i);
             ++completed;
         });
-    REQUIRE(eventually([&] { return bench.client.stats().waits == static_cast<std::uint64_t>(waiters); }));
-    const auto commands = bench.client.stats().commands;
+    REQUIRE(eventually([&] { return fixture.client.stats().waits == static_cast<std::uint64_t>(waiters); }));
+    const auto commands = fixture.client.stats().commands;
     std::this_thread::yield();
-    CHECK(bench.client.stats().commands <= commands + 2);
+    CHECK(fixture.client.stats().commands <= commands + 2);
     first.reset();
     REQUIRE(eventually([&] { return completed == waiters; }, patient(60s)));
     CHECK(order.size() == static_cast<std::size_t>(waiters));

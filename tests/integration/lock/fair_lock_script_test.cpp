@@ -29,7 +29,7 @@ const std::string channels = "redisson_lock__channel:{orders}:";
 constexpr long long slot = 20'000;
 constexpr long long redisson_patience = 300'000;
 
-struct Bench {
+struct Fixture {
     RedisServer server;
     RawRedis redis{server};
 
@@ -116,109 +116,110 @@ bool tells_to_ask_in(const Words& messages, long long ms) {
 }  // namespace
 
 TEST_CASE("acquiring a free lock without a queue creates a plain Redisson hash") {
-    Bench bench;
-    CHECK(bench.wait("a").is_nil());
-    CHECK(bench.redis.keys() == Words{"orders"});
-    CHECK(bench.redis.hgetall("orders") == Fields{{"a", "1"}});
-    CHECK(is_about(bench.redis.pttl("orders"), 30'000));
-    CHECK(bench.ask("a", 2).is_nil());
-    CHECK(bench.redis.hgetall("orders") == Fields{{"a", "2"}});
-    CHECK(bench.release("a", 1).integer == -1);
-    CHECK(bench.release("a").integer == 0);
-    CHECK(bench.redis.keys().empty());
+    Fixture fixture;
+    CHECK(fixture.wait("a").is_nil());
+    CHECK(fixture.redis.keys() == Words{"orders"});
+    CHECK(fixture.redis.hgetall("orders") == Fields{{"a", "1"}});
+    CHECK(is_about(fixture.redis.pttl("orders"), 30'000));
+    CHECK(fixture.ask("a", 2).is_nil());
+    CHECK(fixture.redis.hgetall("orders") == Fields{{"a", "2"}});
+    CHECK(fixture.release("a", 1).integer == -1);
+    CHECK(fixture.release("a").integer == 0);
+    CHECK(fixture.redis.keys().empty());
 }
 
 TEST_CASE("waiters are listed in order of arrival, with times by the server's clock") {
-    Bench bench;
-    bench.wait("a");
-    const long long before = bench.now();
-    CHECK(is_about(bench.wait("b").integer, 30'000));
-    CHECK(is_about(bench.wait("c").integer, 30'000 + slot));
-    CHECK(bench.waiting() == Words{"b", "c"});
+    Fixture fixture;
+    fixture.wait("a");
+    const long long before = fixture.now();
+    CHECK(is_about(fixture.wait("b").integer, 30'000));
+    CHECK(is_about(fixture.wait("c").integer, 30'000 + slot));
+    CHECK(fixture.waiting() == Words{"b", "c"});
     for (const std::string owner : {"b", "c"}) {
-        CHECK(bench.score(owner) >= before + slot);
-        CHECK(bench.score(owner) <= bench.now() + slot);
+        CHECK(fixture.score(owner) >= before + slot);
+        CHECK(fixture.score(owner) <= fixture.now() + slot);
     }
 }
 
 TEST_CASE("a waiter that asks twice is in the queue once, and its slot is refreshed") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b", slot / 4);
-    bench.wait("c");
-    bench.wait("b");
-    CHECK(bench.waiting() == Words{"b", "c"});
-    CHECK(bench.score("b") > bench.now() + slot / 2);
-    bench.redis.call("DEL", "orders");
-    CHECK(bench.wait("b").is_nil());
-    CHECK(bench.wait("b").is_nil());
-    CHECK(bench.redis.hgetall("orders") == Fields{{"b", "1"}});
-    CHECK(bench.waiting() == Words{"c"});
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b", slot / 4);
+    fixture.wait("c");
+    fixture.wait("b");
+    CHECK(fixture.waiting() == Words{"b", "c"});
+    CHECK(fixture.score("b") > fixture.now() + slot / 2);
+    fixture.redis.call("DEL", "orders");
+    CHECK(fixture.wait("b").is_nil());
+    CHECK(fixture.wait("b").is_nil());
+    CHECK(fixture.redis.hgetall("orders") == Fields{{"b", "1"}});
+    CHECK(fixture.waiting() == Words{"c"});
 }
 
 TEST_CASE("a single try neither joins the queue nor passes a waiter") {
-    Bench bench;
-    bench.wait("a");
-    CHECK_FALSE(bench.ask("b").is_nil());
-    CHECK(bench.redis.keys() == Words{"orders"});
-    bench.wait("c");
-    bench.release("a");
-    CHECK(bench.ask("b").integer > 0);
-    CHECK(bench.waiting() == Words{"c"});
-    CHECK(bench.wait("c").is_nil());
-    CHECK(bench.redis.keys() == Words{"orders"});
+    Fixture fixture;
+    fixture.wait("a");
+    CHECK_FALSE(fixture.ask("b").is_nil());
+    CHECK(fixture.redis.keys() == Words{"orders"});
+    fixture.wait("c");
+    fixture.release("a");
+    CHECK(fixture.ask("b").integer > 0);
+    CHECK(fixture.waiting() == Words{"c"});
+    CHECK(fixture.wait("c").is_nil());
+    CHECK(fixture.redis.keys() == Words{"orders"});
 }
 
 TEST_CASE("behind a free lock the reply to a waiter is the time until the head's slot ends") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b");
-    bench.wait("c");
-    bench.redis.call("DEL", "orders");
-    CHECK(is_about(bench.wait("c").integer, slot));
-    bench.foreigner_waits("foreign", bench.now() + 60'000);
-    bench.leave("b");
-    bench.leave("c");
-    CHECK(is_about(bench.wait("d").integer, 60'000));
-    CHECK(bench.waiting() == Words{"foreign", "d"});
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b");
+    fixture.wait("c");
+    fixture.redis.call("DEL", "orders");
+    CHECK(is_about(fixture.wait("c").integer, slot));
+    fixture.foreigner_waits("foreign", fixture.now() + 60'000);
+    fixture.leave("b");
+    fixture.leave("c");
+    CHECK(is_about(fixture.wait("d").integer, 60'000));
+    CHECK(fixture.waiting() == Words{"foreign", "d"});
 }
 
 TEST_CASE("a key without a TTL is refused, and nothing is queued, even if there are waiters") {
-    Bench bench;
-    bench.redis.call("HSET", "orders", "a", 1);  // no TTL
+    Fixture fixture;
+    fixture.redis.call("HSET", "orders", "a", 1);  // no TTL
     const auto refused = [&](const std::string& owner) {
-        return bench.send(digested<scripts::fair_acquire>, Bench::waiting_as(owner)).string.starts_with("WRONGTYPE");
+        return fixture.send(digested<scripts::fair_acquire>, Fixture::waiting_as(owner))
+            .string.starts_with("WRONGTYPE");
     };
     CHECK(refused("b"));
-    CHECK(bench.redis.keys() == Words{"orders"});
-    bench.redis.call("PEXPIRE", "orders", 60'000);
-    bench.wait("b");
-    bench.redis.call("PERSIST", "orders");
+    CHECK(fixture.redis.keys() == Words{"orders"});
+    fixture.redis.call("PEXPIRE", "orders", 60'000);
+    fixture.wait("b");
+    fixture.redis.call("PERSIST", "orders");
     CHECK(refused("b"));
     CHECK(refused("c"));
-    bench.foreigner_waits("foreign", bench.now() - 5000);
+    fixture.foreigner_waits("foreign", fixture.now() - 5000);
     CHECK(refused("c"));
-    bench.let_die("b");
+    fixture.let_die("b");
     CHECK(refused("c"));
-    CHECK(bench.waiting().empty());
-    CHECK(bench.redis.keys() == Words{"orders"});
-    CHECK(bench.redis.hgetall("orders") == Fields{{"a", "1"}});
+    CHECK(fixture.waiting().empty());
+    CHECK(fixture.redis.keys() == Words{"orders"});
+    CHECK(fixture.redis.hgetall("orders") == Fields{{"a", "1"}});
 }
 
 TEST_CASE("a release notifies the head alone, on its own channel") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b");
-    bench.wait("c");
-    Messages to_b{bench.server, channels + "b"};
-    Messages to_c{bench.server, channels + "c"};
-    CHECK(bench.release("a").integer == 1);
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b");
+    fixture.wait("c");
+    Messages to_b{fixture.server, channels + "b"};
+    Messages to_c{fixture.server, channels + "c"};
+    CHECK(fixture.release("a").integer == 1);
     CHECK(to_b.take() == Words{"0"});
     CHECK(to_c.take().empty());
-    CHECK(bench.wait("b").is_nil());
+    CHECK(fixture.wait("b").is_nil());
     CHECK(tells_to_ask_in(to_c.take(), 30'000));  // c is the head now
-    bench.leave("b");                             // releases the hold of that owner
-    CHECK_FALSE(bench.redis.exists("orders"));
+    fixture.leave("b");                           // releases the hold of that owner
+    CHECK_FALSE(fixture.redis.exists("orders"));
     CHECK(to_c.take() == Words{"0"});
     CHECK(to_b.take().empty());
 }
@@ -226,22 +227,22 @@ TEST_CASE("a release notifies the head alone, on its own channel") {
 TEST_CASE("a waiter that becomes the head while the lock is held is notified of when to ask, and no other is") {
     for (const std::string by : {"the head takes the lock", "the head leaves", "the head is dead"}) {
         CAPTURE(by);
-        Bench bench;
-        bench.wait("a");
-        bench.wait("b");
-        bench.wait("c");
-        bench.wait("d");
-        Messages to_b{bench.server, channels + "b"};
-        Messages to_c{bench.server, channels + "c"};
-        Messages to_d{bench.server, channels + "d"};
+        Fixture fixture;
+        fixture.wait("a");
+        fixture.wait("b");
+        fixture.wait("c");
+        fixture.wait("d");
+        Messages to_b{fixture.server, channels + "b"};
+        Messages to_c{fixture.server, channels + "c"};
+        Messages to_d{fixture.server, channels + "d"};
         if (by == "the head takes the lock") {
-            bench.redis.call("DEL", "orders");
-            CHECK(bench.wait("b").is_nil());
+            fixture.redis.call("DEL", "orders");
+            CHECK(fixture.wait("b").is_nil());
         }
-        if (by == "the head leaves") bench.leave("b");
+        if (by == "the head leaves") fixture.leave("b");
         if (by == "the head is dead") {
-            bench.let_die("b");
-            bench.ask("e");
+            fixture.let_die("b");
+            fixture.ask("e");
         }
         CHECK(tells_to_ask_in(to_c.take(), 30'000));
         CHECK(to_b.take().empty());
@@ -251,280 +252,280 @@ TEST_CASE("a waiter that becomes the head while the lock is held is notified of 
 
 // Redisson's clients do not know this message.
 TEST_CASE("a foreign waiter that becomes the head while the lock is held is not notified") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b");
-    bench.foreigner_waits("foreign", bench.now() + 100'000);
-    bench.wait("c");
-    Messages to_foreigner{bench.server, channels + "foreign"};
-    Messages to_c{bench.server, channels + "c"};
-    bench.leave("b");
-    CHECK(bench.waiting() == Words{"foreign", "c"});
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b");
+    fixture.foreigner_waits("foreign", fixture.now() + 100'000);
+    fixture.wait("c");
+    Messages to_foreigner{fixture.server, channels + "foreign"};
+    Messages to_c{fixture.server, channels + "c"};
+    fixture.leave("b");
+    CHECK(fixture.waiting() == Words{"foreign", "c"});
     CHECK(to_foreigner.take().empty());
     CHECK(to_c.take().empty());
 }
 
 TEST_CASE("a head that leaves a free lock notifies the next waiter, and leaves nothing behind") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b");
-    bench.wait("c");
-    Messages to_c{bench.server, channels + "c"};
-    bench.leave("b");
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b");
+    fixture.wait("c");
+    Messages to_c{fixture.server, channels + "c"};
+    fixture.leave("b");
     CHECK(tells_to_ask_in(to_c.take(), 30'000));
-    bench.wait("d");
-    bench.redis.call("DEL", "orders");
-    Messages to_d{bench.server, channels + "d"};
-    bench.leave("c");
+    fixture.wait("d");
+    fixture.redis.call("DEL", "orders");
+    Messages to_d{fixture.server, channels + "d"};
+    fixture.leave("c");
     CHECK(to_d.take() == Words{"0"});
-    CHECK(bench.waiting() == Words{"d"});
-    CHECK(bench.redis.list("ZRANGE", timeouts, 0, -1) == Words{"d"});
-    CHECK(bench.redis.list("ZRANGE", slots, 0, -1) == Words{"d"});
-    bench.leave("d");
-    CHECK(bench.redis.keys().empty());
+    CHECK(fixture.waiting() == Words{"d"});
+    CHECK(fixture.redis.list("ZRANGE", timeouts, 0, -1) == Words{"d"});
+    CHECK(fixture.redis.list("ZRANGE", slots, 0, -1) == Words{"d"});
+    fixture.leave("d");
+    CHECK(fixture.redis.keys().empty());
 }
 
 TEST_CASE("leaving releases a hold of the owner, too") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b");
-    Messages to_b{bench.server, channels + "b"};
-    bench.leave("a");
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b");
+    Messages to_b{fixture.server, channels + "b"};
+    fixture.leave("a");
     CHECK(to_b.take() == Words{"0"});
-    CHECK_FALSE(bench.redis.exists("orders"));
+    CHECK_FALSE(fixture.redis.exists("orders"));
 }
 
 TEST_CASE("removing a dead head notifies the next waiter, in every script") {
     for (const std::string by : {"a poll", "a newcomer", "a refresh", "a release that is too late"}) {
         CAPTURE(by);
-        Bench bench;
-        bench.wait("a");
-        bench.wait("b");
-        bench.wait("c");
-        bench.wait("d");
-        bench.redis.call("DEL", "orders");
-        bench.let_die("b");
-        Messages to_c{bench.server, channels + "c"};
-        if (by == "a poll") bench.wait("d");
-        if (by == "a newcomer") bench.ask("e");
-        if (by == "a refresh") bench.refresh({"d"});
-        if (by == "a release that is too late") bench.release("a");
+        Fixture fixture;
+        fixture.wait("a");
+        fixture.wait("b");
+        fixture.wait("c");
+        fixture.wait("d");
+        fixture.redis.call("DEL", "orders");
+        fixture.let_die("b");
+        Messages to_c{fixture.server, channels + "c"};
+        if (by == "a poll") fixture.wait("d");
+        if (by == "a newcomer") fixture.ask("e");
+        if (by == "a refresh") fixture.refresh({"d"});
+        if (by == "a release that is too late") fixture.release("a");
         CHECK(to_c.take() == Words{"0"});
-        CHECK(bench.waiting() == Words{"c", "d"});
-        CHECK(bench.redis.list("ZRANGE", timeouts, 0, -1) == Words{"c", "d"});
+        CHECK(fixture.waiting() == Words{"c", "d"});
+        CHECK(fixture.redis.list("ZRANGE", timeouts, 0, -1) == Words{"c", "d"});
     }
 }
 
 TEST_CASE("a queue entry without a time does not block the lock") {
-    Bench bench;
-    bench.redis.call("RPUSH", queue, "left over");
-    CHECK(bench.wait("a").is_nil());
-    CHECK(bench.redis.keys() == Words{"orders"});
+    Fixture fixture;
+    fixture.redis.call("RPUSH", queue, "left over");
+    CHECK(fixture.wait("a").is_nil());
+    CHECK(fixture.redis.keys() == Words{"orders"});
 }
 
 TEST_CASE("a waiter with a time but without a queue entry joins the queue") {
-    Bench bench;
-    bench.wait("a");
-    bench.redis.call("ZADD", timeouts, bench.now() + 60'000, "b");
-    bench.wait("b");
-    CHECK(bench.waiting() == Words{"b"});
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.redis.call("ZADD", timeouts, fixture.now() + 60'000, "b");
+    fixture.wait("b");
+    CHECK(fixture.waiting() == Words{"b"});
 }
 
 TEST_CASE("releasing an expired hold is no success, and notifies the head") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b");
-    bench.redis.call("DEL", "orders");
-    Messages to_b{bench.server, channels + "b"};
-    CHECK(bench.release("a").is_nil());
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b");
+    fixture.redis.call("DEL", "orders");
+    Messages to_b{fixture.server, channels + "b"};
+    CHECK(fixture.release("a").is_nil());
     CHECK(to_b.take() == Words{"0"});
-    bench.wait("b");
-    CHECK(bench.release("a").is_nil());
+    fixture.wait("b");
+    CHECK(fixture.release("a").is_nil());
     CHECK(to_b.take().empty());
-    CHECK(bench.redis.hgetall("orders") == Fields{{"b", "1"}});
+    CHECK(fixture.redis.hgetall("orders") == Fields{{"b", "1"}});
 }
 
 // Each hold and each slot has its own owner, and commands name that owner.
 TEST_CASE("a late copy of a release or of leaving does not affect later holds or slots") {
-    Bench bench;
-    bench.wait("a:1");
-    bench.release("a:1");
-    bench.wait("a:2");
-    CHECK(bench.release("a:1").is_nil());
-    bench.leave("a:1");
-    CHECK(bench.redis.hgetall("orders") == Fields{{"a:2", "1"}});
-    bench.wait("b:1");
-    bench.leave("b:1");
-    bench.wait("b:2");
-    bench.leave("b:1");
-    CHECK(bench.refresh({"b:1", "b:2"}).at(0).integer == 0);
-    CHECK(bench.waiting() == Words{"b:2"});
+    Fixture fixture;
+    fixture.wait("a:1");
+    fixture.release("a:1");
+    fixture.wait("a:2");
+    CHECK(fixture.release("a:1").is_nil());
+    fixture.leave("a:1");
+    CHECK(fixture.redis.hgetall("orders") == Fields{{"a:2", "1"}});
+    fixture.wait("b:1");
+    fixture.leave("b:1");
+    fixture.wait("b:2");
+    fixture.leave("b:1");
+    CHECK(fixture.refresh({"b:1", "b:2"}).at(0).integer == 0);
+    CHECK(fixture.waiting() == Words{"b:2"});
 }
 
 TEST_CASE("an acquire or a refresh that arrives too late changes nothing") {
-    Bench bench;
+    Fixture fixture;
     const auto late = [](const RawReply& reply) { return reply.is_error() && reply.string.starts_with("LATE "); };
     const auto ask_late = [&](const std::string& owner) {
-        return bench.send(digested<scripts::fair_acquire>, Bench::waiting_as(owner, slot, bench.now() - 1));
+        return fixture.send(digested<scripts::fair_acquire>, Fixture::waiting_as(owner, slot, fixture.now() - 1));
     };
     CHECK(late(ask_late("a")));
-    CHECK(bench.redis.keys().empty());
-    bench.wait("a");
+    CHECK(fixture.redis.keys().empty());
+    fixture.wait("a");
     CHECK(late(ask_late("a")));
     CHECK(late(ask_late("b")));
-    CHECK(bench.redis.keys() == Words{"orders"});
-    bench.wait("b", slot / 4);
-    const auto before = bench.score("b");
+    CHECK(fixture.redis.keys() == Words{"orders"});
+    fixture.wait("b", slot / 4);
+    const auto before = fixture.score("b");
     CHECK(late(
-        bench.send(digested<scripts::fair_refresh>, {std::to_string(slot), std::to_string(bench.now() - 1), "b"})));
-    CHECK(bench.score("b") == before);
-    bench.release("a");
+        fixture.send(digested<scripts::fair_refresh>, {std::to_string(slot), std::to_string(fixture.now() - 1), "b"})));
+    CHECK(fixture.score("b") == before);
+    fixture.release("a");
     CHECK(late(ask_late("b")));
-    CHECK_FALSE(bench.redis.exists("orders"));
-    CHECK(bench.waiting() == Words{"b"});
+    CHECK_FALSE(fixture.redis.exists("orders"));
+    CHECK(fixture.waiting() == Words{"b"});
 }
 
 TEST_CASE("a waiter's time does not change when others arrive, acquire the lock or leave") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b");
-    bench.foreigner_waits("foreign", bench.now() + 100'000);
-    bench.wait("c");
-    bench.wait("d");
-    const auto foreign = bench.score("foreign");
-    const auto last = bench.score("d");
-    bench.release("a");
-    bench.wait("b");
-    bench.leave("c");
-    bench.refresh({"b"});
-    CHECK(bench.score("foreign") == foreign);
-    CHECK(bench.score("d") == last);
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b");
+    fixture.foreigner_waits("foreign", fixture.now() + 100'000);
+    fixture.wait("c");
+    fixture.wait("d");
+    const auto foreign = fixture.score("foreign");
+    const auto last = fixture.score("d");
+    fixture.release("a");
+    fixture.wait("b");
+    fixture.leave("c");
+    fixture.refresh({"b"});
+    CHECK(fixture.score("foreign") == foreign);
+    CHECK(fixture.score("d") == last);
 }
 
 TEST_CASE("a refresh keeps the waiters in the queue, reports the others, and puts none of them back") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b", slot / 4);
-    bench.wait("c", slot / 4);
-    const auto kept = bench.refresh({"b", "gone", "c"});
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b", slot / 4);
+    fixture.wait("c", slot / 4);
+    const auto kept = fixture.refresh({"b", "gone", "c"});
     REQUIRE(kept.size() == 3);
     CHECK(kept[0].integer == 1);
     CHECK(kept[1].integer == 0);
     CHECK(kept[2].integer == 1);
-    CHECK(bench.waiting() == Words{"b", "c"});
-    CHECK(bench.score("c") > bench.now() + slot / 2);
-    CHECK(bench.redis.integer("ZCARD", slots) == 2);
-    bench.leave("b");
-    CHECK(bench.refresh({"b"}).at(0).integer == 0);
-    CHECK(bench.waiting() == Words{"c"});
+    CHECK(fixture.waiting() == Words{"b", "c"});
+    CHECK(fixture.score("c") > fixture.now() + slot / 2);
+    CHECK(fixture.redis.integer("ZCARD", slots) == 2);
+    fixture.leave("b");
+    CHECK(fixture.refresh({"b"}).at(0).integer == 0);
+    CHECK(fixture.waiting() == Words{"c"});
 }
 
 TEST_CASE("a refresh notifies the head of a free lock, in case an earlier message was lost") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b");
-    Messages to_b{bench.server, channels + "b"};
-    bench.refresh({"b"});
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b");
+    Messages to_b{fixture.server, channels + "b"};
+    fixture.refresh({"b"});
     CHECK(to_b.take().empty());
-    bench.redis.call("DEL", "orders");
-    bench.refresh({"b"});
+    fixture.redis.call("DEL", "orders");
+    fixture.refresh({"b"});
     CHECK(to_b.take() == Words{"0"});
 }
 
 TEST_CASE("our slots behind a foreign waiter outlast the time that it subtracts when its turn comes") {
-    Bench bench;
-    bench.wait("a");
-    bench.foreigner_waits("foreign 1", bench.now() + redisson_patience);
-    bench.foreigner_waits("foreign 2", bench.now() + 2 * redisson_patience);
-    bench.wait("b");
-    bench.foreigner_waits("foreign 3", bench.now() + 3 * redisson_patience);
-    bench.wait("c");
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.foreigner_waits("foreign 1", fixture.now() + redisson_patience);
+    fixture.foreigner_waits("foreign 2", fixture.now() + 2 * redisson_patience);
+    fixture.wait("b");
+    fixture.foreigner_waits("foreign 3", fixture.now() + 3 * redisson_patience);
+    fixture.wait("c");
     for (int round = 0; round < 2; ++round) {
         CAPTURE(round);
-        CHECK(is_about(bench.score("b"), bench.now() + slot + 2 * redisson_patience));
-        CHECK(is_about(bench.score("c"), bench.now() + slot + 3 * redisson_patience));
-        bench.refresh({"b", "c"});  // has the same result again
+        CHECK(is_about(fixture.score("b"), fixture.now() + slot + 2 * redisson_patience));
+        CHECK(is_about(fixture.score("c"), fixture.now() + slot + 3 * redisson_patience));
+        fixture.refresh({"b", "c"});  // has the same result again
     }
     for (const std::string foreign : {"foreign 1", "foreign 2"}) {
-        bench.redis.call("DEL", "orders");
-        bench.foreigner_purges(bench.now());
-        bench.foreigner_takes(foreign);
+        fixture.redis.call("DEL", "orders");
+        fixture.foreigner_purges(fixture.now());
+        fixture.foreigner_takes(foreign);
     }
-    bench.redis.call("DEL", "orders");
-    bench.foreigner_purges(bench.now());
-    CHECK(bench.waiting() == Words{"b", "foreign 3", "c"});
-    CHECK(bench.wait("b").is_nil());
-    bench.refresh({"c"});
-    bench.redis.call("DEL", "orders");
-    bench.foreigner_takes("foreign 3");
-    bench.redis.call("DEL", "orders");
-    bench.foreigner_purges(bench.now());
-    CHECK(bench.wait("c").is_nil());
+    fixture.redis.call("DEL", "orders");
+    fixture.foreigner_purges(fixture.now());
+    CHECK(fixture.waiting() == Words{"b", "foreign 3", "c"});
+    CHECK(fixture.wait("b").is_nil());
+    fixture.refresh({"c"});
+    fixture.redis.call("DEL", "orders");
+    fixture.foreigner_takes("foreign 3");
+    fixture.redis.call("DEL", "orders");
+    fixture.foreigner_purges(fixture.now());
+    CHECK(fixture.wait("c").is_nil());
 }
 
 TEST_CASE("a dead waiter behind a foreign one is removed when its own slot ends, whatever time Redisson's set has") {
-    Bench bench;
-    bench.wait("a");
-    bench.foreigner_waits("foreign", bench.now() + redisson_patience);
-    bench.wait("b");
-    bench.wait("c");
-    bench.let_die("b");
-    bench.redis.call("DEL", "orders");
-    bench.foreigner_takes("foreign");
-    Messages to_c{bench.server, channels + "c"};
-    bench.redis.call("DEL", "orders");
-    bench.refresh({"c"});
-    CHECK(bench.waiting() == Words{"c"});
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.foreigner_waits("foreign", fixture.now() + redisson_patience);
+    fixture.wait("b");
+    fixture.wait("c");
+    fixture.let_die("b");
+    fixture.redis.call("DEL", "orders");
+    fixture.foreigner_takes("foreign");
+    Messages to_c{fixture.server, channels + "c"};
+    fixture.redis.call("DEL", "orders");
+    fixture.refresh({"c"});
+    CHECK(fixture.waiting() == Words{"c"});
     CHECK(to_c.take() == Words{"0"});
 }
 
 TEST_CASE("the slots of waiters that a foreign client has removed are removed, too") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b", 3000);
-    bench.foreigner_waits("foreign", bench.now() + redisson_patience);
-    bench.wait("c");
-    bench.foreigner_purges(bench.now() + 10'000);
-    CHECK(bench.waiting() == Words{"foreign", "c"});
-    REQUIRE(eventually([&] { return bench.now() > bench.redis.integer("ZSCORE", slots, "b"); }, 20s));
-    bench.refresh({"c"});
-    CHECK(bench.redis.list("ZRANGE", slots, 0, -1) == Words{"c"});
-    CHECK(bench.score("c") > bench.now() + redisson_patience);
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b", 3000);
+    fixture.foreigner_waits("foreign", fixture.now() + redisson_patience);
+    fixture.wait("c");
+    fixture.foreigner_purges(fixture.now() + 10'000);
+    CHECK(fixture.waiting() == Words{"foreign", "c"});
+    REQUIRE(eventually([&] { return fixture.now() > fixture.redis.integer("ZSCORE", slots, "b"); }, 20s));
+    fixture.refresh({"c"});
+    CHECK(fixture.redis.list("ZRANGE", slots, 0, -1) == Words{"c"});
+    CHECK(fixture.score("c") > fixture.now() + redisson_patience);
 }
 
 TEST_CASE("an abandoned queue expires, but not before a foreign waiter's time") {
-    Bench bench;
-    bench.wait("a");
-    bench.foreigner_waits("foreign", bench.now() + 10'000'000);
-    bench.wait("b");
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.foreigner_waits("foreign", fixture.now() + 10'000'000);
+    fixture.wait("b");
     for (const std::string& key : {queue, timeouts, slots}) {
-        CHECK(bench.redis.pttl(key) > 10'000'000);
-        CHECK(bench.redis.pttl(key) < 20'000'000);
+        CHECK(fixture.redis.pttl(key) > 10'000'000);
+        CHECK(fixture.redis.pttl(key) < 20'000'000);
     }
 }
 
 TEST_CASE("without memory no waiter joins the queue, but waiters are refreshed, leave, and are served") {
-    Bench bench;
-    bench.wait("a");
-    bench.wait("b");
-    bench.wait("c");
-    bench.redis.call("CONFIG", "SET", "maxmemory", 1);
-    const RawReply refused = bench.send(digested<scripts::fair_acquire>, Bench::waiting_as("d"));
+    Fixture fixture;
+    fixture.wait("a");
+    fixture.wait("b");
+    fixture.wait("c");
+    fixture.redis.call("CONFIG", "SET", "maxmemory", 1);
+    const RawReply refused = fixture.send(digested<scripts::fair_acquire>, Fixture::waiting_as("d"));
     CHECK(refused.is_error());
     CHECK(refused.string.find("OOM") != std::string::npos);
-    CHECK(bench.refresh({"b", "c"}).at(0).integer == 1);
-    CHECK(bench.waiting() == Words{"b", "c"});
-    bench.leave("b");
-    Messages to_c{bench.server, channels + "c"};
-    CHECK(bench.release("a").integer == 1);
+    CHECK(fixture.refresh({"b", "c"}).at(0).integer == 1);
+    CHECK(fixture.waiting() == Words{"b", "c"});
+    fixture.leave("b");
+    Messages to_c{fixture.server, channels + "c"};
+    CHECK(fixture.release("a").integer == 1);
     CHECK(to_c.take() == Words{"0"});
 }
 
 TEST_CASE("a key of a read-write lock is refused, and nothing is queued") {
-    Bench bench;
-    bench.redis.call("HSET", "orders", "mode", "read", "a", 1);
-    bench.redis.call("PEXPIRE", "orders", 60'000);
-    const RawReply refused = bench.send(digested<scripts::fair_acquire>, Bench::waiting_as("d"));
+    Fixture fixture;
+    fixture.redis.call("HSET", "orders", "mode", "read", "a", 1);
+    fixture.redis.call("PEXPIRE", "orders", 60'000);
+    const RawReply refused = fixture.send(digested<scripts::fair_acquire>, Fixture::waiting_as("d"));
     CHECK(refused.string.starts_with("WRONGTYPE the key holds a read-write lock"));
-    CHECK(bench.redis.keys() == Words{"orders"});
+    CHECK(fixture.redis.keys() == Words{"orders"});
 }

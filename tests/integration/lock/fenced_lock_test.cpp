@@ -83,13 +83,13 @@ TEST_CASE("a hold that is handed over within the process gets its own token") {
     FencedLock orders{client, "orders"};
     for (int round = 0; round < 100 && client.stats().handoffs == 0; ++round) {
         const std::int64_t mine = orders.lock_and_get_token();
-        auto heir = start_waiting(client, [&] {
+        auto successor = start_waiting(client, [&] {
             const std::int64_t token = orders.lock_and_get_token();
             orders.unlock();
             return token;
         });
         orders.unlock();
-        CHECK(heir.get() > mine);
+        CHECK(successor.get() > mine);
     }
     CHECK(client.stats().handoffs > 0);
 }
@@ -182,19 +182,19 @@ TEST_CASE("a resent hand-over returns the token of the hold, and is void after t
     RawRedis redis{server};
     const std::string script = redlatch::detail::scripts::fenced_hand_over.join();
     const auto hand_over = [&] {
-        return redis.call("EVAL", script, 3, "orders", counter, channel_of("orders"), "me", "heir", 10'000, "PUBLISH",
-                          always);
+        return redis.call("EVAL", script, 3, "orders", counter, channel_of("orders"), "me", "successor", 10'000,
+                          "PUBLISH", always);
     };
     redis.integer("HSET", "orders", "me", 1);
     const RawReply handed = hand_over();
     REQUIRE(handed.elements.size() == 2);
     CHECK(handed.elements[0].integer == 1);
     CHECK(redis.text("GET", counter) == std::to_string(handed.elements[1].integer));
-    CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
+    CHECK(redis.hgetall("orders") == Fields{{"successor", "1"}});
     CHECK(hand_over() == handed);
     CHECK(hand_over() == handed);
-    CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
-    // The heir's hold ends, and another owner gets the next token.
+    CHECK(redis.hgetall("orders") == Fields{{"successor", "1"}});
+    // The successor's hold ends, and another owner gets the next token.
     redis.integer("DEL", "orders");
     redis.integer("HSET", "orders", "another", 1);
     const long long next = redis.integer("INCR", counter);
@@ -243,7 +243,7 @@ TEST_CASE("a command that arrives too late draws no token") {
     redis.integer("HSET", "orders", "me", 1);
     redis.integer("PEXPIRE", "orders", 60'000);
     late({"EVAL", redlatch::detail::scripts::fenced_hand_over.join(), "3", "orders", counter, channel_of("orders"),
-          "me", "heir", "30000", "PUBLISH", past});
+          "me", "successor", "30000", "PUBLISH", past});
     CHECK(redis.hgetall("orders") == Fields{{"me", "1"}});
 }
 

@@ -98,37 +98,37 @@ private:
 TEST_CASE("at_least: an unlock before leaves the lock taken for the rest of the time, for every kind") {
     for (const Kind& kind : all_kinds()) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto orders = kind.make(bench.client);
-        ServerStopwatch watch(bench.redis);
+        Fixture fixture;
+        const auto orders = kind.make(fixture.client);
+        ServerStopwatch watch(fixture.redis);
         orders->lock(Lease::at_least(least_for_each));
-        CHECK(lease_left(bench.redis) > least_for_each.count());
+        CHECK(lease_left(fixture.redis) > least_for_each.count());
         orders->unlock();
         CHECK(orders->is_locked());
         CHECK_FALSE(orders->is_held());
         CHECK(orders->valid_until() == Instant::min());
-        CHECK(lease_left(bench.redis) > 0);
-        CHECK(lease_left(bench.redis) <= (least_for_each + least_for_each / 500 + late).count());
-        CHECK(bench.client.stats().held == 0);
+        CHECK(lease_left(fixture.redis) > 0);
+        CHECK(lease_left(fixture.redis) <= (least_for_each + least_for_each / 500 + late).count());
+        CHECK(fixture.client.stats().held == 0);
         CHECK_THROWS_AS(orders->unlock(), const Error&);
-        CHECK(is_gone(bench.redis));
+        CHECK(is_gone(fixture.redis));
         CHECK(watch.elapsed() >= least_for_each.count());
-        CHECK(bench.is_clean());
-        CHECK(bench.client.stats().lost_holds == 0);
+        CHECK(fixture.is_clean());
+        CHECK(fixture.client.stats().lost_holds == 0);
     }
 }
 
 TEST_CASE("at_least: an unlock after that frees the lock at once, for every kind") {
     for (const Kind& kind : all_kinds()) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto orders = kind.make(bench.client);
-        ServerStopwatch watch(bench.redis);
+        Fixture fixture;
+        const auto orders = kind.make(fixture.client);
+        ServerStopwatch watch(fixture.redis);
         orders->lock(Lease::at_least(paced(200ms)));
         REQUIRE(eventually([&] { return watch.elapsed() > 2 * paced(200ms).count(); }));
         orders->unlock();
-        CHECK_FALSE(bench.redis.exists("orders"));
-        CHECK(bench.is_clean());
+        CHECK_FALSE(fixture.redis.exists("orders"));
+        CHECK(fixture.is_clean());
     }
 }
 
@@ -138,11 +138,11 @@ TEST_CASE("at_least: a waiter learns of the shorter lease and gets the lock when
         for (const bool same_client : {false, true}) {
             CAPTURE(kind.name);
             CAPTURE(same_client);
-            Bench bench;
-            Client other{bench.server.url()};
-            Client& waiters = same_client ? bench.client : other;
-            const auto orders = kind.make(bench.client), theirs = kind.make(waiters);
-            ServerStopwatch watch(bench.redis);
+            Fixture fixture;
+            Client other{fixture.server.url()};
+            Client& waiters = same_client ? fixture.client : other;
+            const auto orders = kind.make(fixture.client), theirs = kind.make(waiters);
+            ServerStopwatch watch(fixture.redis);
             orders->lock(Lease::at_least(brief));
             auto next = start_waiting(waiters, [&] {
                 const bool held = theirs->try_lock_for(20s);
@@ -154,7 +154,7 @@ TEST_CASE("at_least: a waiter learns of the shorter lease and gets the lock when
             const long long after = next.get();
             CHECK(after >= brief.count());
             CHECK(after < 15'000);  // the lease that the waiter saw first was 30 s
-            CHECK(bench.is_clean());
+            CHECK(fixture.is_clean());
         }
     }
 }
@@ -162,11 +162,11 @@ TEST_CASE("at_least: a waiter learns of the shorter lease and gets the lock when
 TEST_CASE("at_least: a writer waits for the readers that have left, and readers for the writer") {
     for (const bool writer_first : {false, true}) {
         CAPTURE(writer_first);
-        Bench bench;
-        ReadWriteLock orders{bench.client, "orders"};
+        Fixture fixture;
+        ReadWriteLock orders{fixture.client, "orders"};
         auto& first = writer_first ? static_cast<LockApi&>(orders.write_lock()) : orders.read_lock();
         auto& second = writer_first ? static_cast<LockApi&>(orders.read_lock()) : orders.write_lock();
-        ServerStopwatch watch(bench.redis);
+        ServerStopwatch watch(fixture.redis);
         first.lock(Lease::at_least(least));
         first.unlock();
         CHECK_FALSE(second.try_lock());
@@ -176,13 +176,13 @@ TEST_CASE("at_least: a writer waits for the readers that have left, and readers 
             return held;
         }));
         CHECK(watch.elapsed() >= least.count());
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
     }
 }
 
 TEST_CASE("at_least: other readers come in meanwhile, and the writer still waits for the one that has left") {
-    Bench bench;
-    ReadWriteLock orders{bench.client, "orders"};
+    Fixture fixture;
+    ReadWriteLock orders{fixture.client, "orders"};
     orders.read_lock().lock(Lease::at_least(least));
     orders.unlock_shared();
     CHECK(elsewhere([&] {
@@ -190,14 +190,14 @@ TEST_CASE("at_least: other readers come in meanwhile, and the writer still waits
         orders.unlock_shared();
         return true;
     }));
-    CHECK(lease_left(bench.redis) > 0);
+    CHECK(lease_left(fixture.redis) > 0);
     CHECK_FALSE(orders.try_lock());
-    CHECK(is_gone(bench.redis));
+    CHECK(is_gone(fixture.redis));
 }
 
 TEST_CASE("at_least: a writer that is a reader, too, keeps only the read hold in the end") {
-    Bench bench;
-    ReadWriteLock orders{bench.client, "orders"};
+    Fixture fixture;
+    ReadWriteLock orders{fixture.client, "orders"};
     orders.write_lock().lock(Lease::at_least(least));
     orders.lock_shared();
     orders.unlock();
@@ -210,7 +210,7 @@ TEST_CASE("at_least: a writer that is a reader, too, keeps only the read hold in
     }));
     CHECK(orders.read_lock().is_held());
     orders.unlock_shared();
-    CHECK(is_gone(bench.redis));
+    CHECK(is_gone(fixture.redis));
 }
 
 TEST_CASE(
@@ -233,38 +233,38 @@ TEST_CASE(
 }
 
 TEST_CASE("at_least: with a lease of its own, a hold is not renewed, and its rest is no longer than the lease") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     orders.lock(Lease::at_least(least, Lease{least + 1s}));
-    CHECK(lease_left(bench.redis) <= (least + 1s).count());
+    CHECK(lease_left(fixture.redis) <= (least + 1s).count());
     orders.unlock();
-    CHECK(lease_left(bench.redis) <= (least + 500ms).count());
-    CHECK(bench.redis.exists("orders"));
-    CHECK(bench.client.stats().renewals == 0);
+    CHECK(lease_left(fixture.redis) <= (least + 500ms).count());
+    CHECK(fixture.redis.exists("orders"));
+    CHECK(fixture.client.stats().renewals == 0);
 }
 
 TEST_CASE("at_least: of a nested level counts from its own acquire, and for the whole hold") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     orders.lock();
-    ServerStopwatch watch(bench.redis);
+    ServerStopwatch watch(fixture.redis);
     orders.lock(Lease::at_least(least));
     orders.unlock();
     CHECK(orders.hold_count() == 1);
     CHECK(orders.is_held());
     orders.unlock();
     CHECK_FALSE(orders.is_held());
-    CHECK(bench.redis.exists("orders"));
-    CHECK(is_gone(bench.redis));
+    CHECK(fixture.redis.exists("orders"));
+    CHECK(is_gone(fixture.redis));
     CHECK(watch.elapsed() >= least.count());
 
     Hold outer = orders.hold(Lease::at_least(least));
     Hold inner = outer.again();
     REQUIRE_FALSE(outer.unlock());
     REQUIRE_FALSE(inner.unlock());
-    CHECK(bench.redis.exists("orders"));
+    CHECK(fixture.redis.exists("orders"));
     CHECK(orders.force_unlock());
-    CHECK_FALSE(bench.redis.exists("orders"));
+    CHECK_FALSE(fixture.redis.exists("orders"));
 }
 
 TEST_CASE("at_least: holds of objects and of coroutines, whoever gives them back, for every kind") {
@@ -272,8 +272,8 @@ TEST_CASE("at_least: holds of objects and of coroutines, whoever gives them back
         for (int way = 0; way < 4; ++way) {
             CAPTURE(kind.name);
             CAPTURE(way);
-            Bench bench;
-            const auto orders = kind.make(bench.client);
+            Fixture fixture;
+            const auto orders = kind.make(fixture.client);
             {
                 Hold hold = way == 0   ? orders->hold(Lease::at_least(least))
                             : way == 1 ? orders->try_hold_for(5s, Lease::at_least(least))
@@ -283,11 +283,11 @@ TEST_CASE("at_least: holds of objects and of coroutines, whoever gives them back
                 if (way == 1) REQUIRE_FALSE(hold.unlock());
                 if (way == 2) REQUIRE_FALSE(std::move(hold).async_unlock().future().get());
             }
-            CHECK(eventually([&] { return lease_left(bench.redis) <= (least + late).count(); }));
-            CHECK(bench.redis.exists("orders"));
+            CHECK(eventually([&] { return lease_left(fixture.redis) <= (least + late).count(); }));
+            CHECK(fixture.redis.exists("orders"));
             CHECK(orders->is_locked());
             CHECK(orders->force_unlock());
-            CHECK_FALSE(bench.redis.exists("orders"));
+            CHECK_FALSE(fixture.redis.exists("orders"));
         }
     }
 }
@@ -295,14 +295,14 @@ TEST_CASE("at_least: holds of objects and of coroutines, whoever gives them back
 TEST_CASE("at_least: release_all() leaves the rest of the time, in one command for each hold") {
     for (const Kind& kind : all_kinds()) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto orders = kind.make(bench.client);
-        ServerStopwatch watch(bench.redis);
+        Fixture fixture;
+        const auto orders = kind.make(fixture.client);
+        ServerStopwatch watch(fixture.redis);
         orders->lock(Lease::at_least(least_for_each));
-        CHECK(bench.client.release_all() == 1);
-        CHECK(lease_left(bench.redis) > 0);
-        CHECK(lease_left(bench.redis) <= (least_for_each + late).count());
-        CHECK(is_gone(bench.redis));
+        CHECK(fixture.client.release_all() == 1);
+        CHECK(lease_left(fixture.redis) > 0);
+        CHECK(lease_left(fixture.redis) <= (least_for_each + late).count());
+        CHECK(is_gone(fixture.redis));
         CHECK(watch.elapsed() >= least_for_each.count());
     }
 }
@@ -326,14 +326,14 @@ TEST_CASE("at_least: an operation that was given up before its grant leaves noth
 }
 
 TEST_CASE("at_least: an acquire that fails or times out leaves nothing") {
-    Bench bench;
-    Client other{bench.server.url()};
-    RLock orders{bench.client, "orders"}, theirs{other, "orders"};
+    Fixture fixture;
+    Client other{fixture.server.url()};
+    RLock orders{fixture.client, "orders"}, theirs{other, "orders"};
     theirs.lock();
     CHECK_FALSE(orders.try_lock(Lease::at_least(60s)));
     CHECK_FALSE(orders.try_lock_for(50ms, Lease::at_least(60s)));
     theirs.unlock();
-    CHECK_FALSE(bench.redis.exists("orders"));
+    CHECK_FALSE(fixture.redis.exists("orders"));
 }
 
 // --- maximum hold -------------------------------------------------------------------------------------------------
@@ -424,8 +424,8 @@ TEST_CASE("at_most and at_least together: the end comes, and not before the mini
 // --- errors -------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a lock over several refuses a minimum and a maximum, and sends nothing") {
-    Bench bench;
-    RLock a{bench.client, "a"}, b{bench.client, "b"};
+    Fixture fixture;
+    RLock a{fixture.client, "a"}, b{fixture.client, "b"};
     MultiLock both{a, b};
     std::error_code ec;
     both.lock(Lease::at_least(1s), ec);
@@ -437,5 +437,5 @@ TEST_CASE("a lock over several refuses a minimum and a maximum, and sends nothin
     CHECK(code_of([&] { static_cast<void>(hold.again(Lease::at_least(1s))); }) == errc::unsupported);
     CHECK(code_of([&] { static_cast<void>(both.async_lock(Lease::at_most(1s)).future().get()); }) == errc::unsupported);
     REQUIRE_FALSE(hold.unlock());
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }, std::chrono::seconds{20}));
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }, std::chrono::seconds{20}));
 }

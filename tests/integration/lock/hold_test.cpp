@@ -31,8 +31,8 @@ static_assert(std::is_nothrow_default_constructible_v<Hold>);
 TEST_CASE("a hold is released by its destructor, by unlock() and by assignment; then the server has nothing left") {
     for (const Kind& kind : kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         {
             const Hold hold = lock->hold();
             CHECK(hold);
@@ -43,25 +43,25 @@ TEST_CASE("a hold is released by its destructor, by unlock() and by assignment; 
             CHECK_FALSE(lock->try_hold());
             CHECK_FALSE(start([&] { return lock->try_lock(); }).get());
         }
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
         Hold hold = lock->try_hold();
         REQUIRE(hold);
         CHECK(hold.unlock() == std::error_code());
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
         CHECK_FALSE(hold);
         CHECK(hold.unlock() == errc::not_owner);
         hold = lock->try_hold_for(5s);
         REQUIRE(hold);
         hold = Hold();
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     }
 }
 
 TEST_CASE("a hold excludes the thread that has it, and the thread's own hold excludes the object") {
     for (const Kind& kind : kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         {
             const Hold hold = lock->hold();
             CHECK_FALSE(lock->try_lock());
@@ -74,15 +74,15 @@ TEST_CASE("a hold excludes the thread that has it, and the thread's own hold exc
         CHECK_FALSE(lock->try_hold());
         CHECK_FALSE(lock->try_hold_for(20ms));
         lock->unlock();
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     }
 }
 
 TEST_CASE("a hold moves: into other threads, and out of them") {
     for (const Kind& kind : kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         Hold hold = lock->hold();
         const auto until = hold.valid_until();
         Hold back = start([hold = std::move(hold)]() mutable { return std::move(hold); }).get();
@@ -94,15 +94,15 @@ TEST_CASE("a hold moves: into other threads, and out of them") {
         REQUIRE(back);
         CHECK(back.valid_until() >= until);
         CHECK(start([back = std::move(back)]() mutable { return back.unlock(); }).get() == std::error_code());
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
     }
 }
 
 TEST_CASE("waiting for a hold: a release by another object wakes it, a deadline and a stop token end it") {
     for (const Kind& kind : kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         std::optional<Hold> first = lock->hold();
         auto second = start([&] { return lock->hold(); });
         CHECK_FALSE(lock->try_hold_for(30ms));
@@ -115,15 +115,15 @@ TEST_CASE("waiting for a hold: a release by another object wakes it, a deadline 
         first.reset();
         REQUIRE(ready(second));
         CHECK(second.get());
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     }
 }
 
 TEST_CASE("again() adds a level to the hold: the lock is free after the last of its objects") {
     for (const Kind& kind : kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         Hold outer = lock->hold();
         if (!kind.reentrant) {
             CHECK_THROWS_AS(static_cast<void>(outer.again()), Error);
@@ -138,7 +138,7 @@ TEST_CASE("again() adds a level to the hold: the lock is free after the last of 
         CHECK(inner.unlock() == std::error_code());
         CHECK(innermost.valid_until() > Clock::now());
         innermost = Hold();
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
         std::error_code ec;
         CHECK_FALSE(innermost.again(ec));
         CHECK(ec == errc::not_owner);
@@ -148,8 +148,8 @@ TEST_CASE("again() adds a level to the hold: the lock is free after the last of 
 TEST_CASE("a hold that is lost: lost() is requested, unlock() and again() report it, the next hold is unharmed") {
     for (const Kind& kind : kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         Hold hold = lock->hold(Lease{200ms});
         const std::stop_token lost = hold.lost();
         CHECK(eventually([&] { return lost.stop_requested(); }));
@@ -183,11 +183,11 @@ TEST_CASE("the watchdog renews a hold, and a lease ends it by itself") {
 }
 
 TEST_CASE("the owner on the wire is the client's id and the number of the hold, a new one each time") {
-    Bench bench;
-    Client shop{bench.server.url(), {.key_prefix = "shop:"}};
+    Fixture fixture;
+    Client shop{fixture.server.url(), {.key_prefix = "shop:"}};
     RLock orders{shop, "orders"};
     Hold hold = orders.hold();
-    CHECK(bench.redis.hgetall("shop:orders") == Fields{{shop.id() + ":" + std::to_string(hold.owner()), "1"}});
+    CHECK(fixture.redis.hgetall("shop:orders") == Fields{{shop.id() + ":" + std::to_string(hold.owner()), "1"}});
     CHECK(hold.name() == "orders");
     const auto first = hold.owner();
     CHECK(hold.unlock() == std::error_code());
@@ -196,15 +196,15 @@ TEST_CASE("the owner on the wire is the client's id and the number of the hold, 
 }
 
 TEST_CASE("token() is that of the FencedLock; other locks have none") {
-    Bench bench;
-    FencedLock fenced{bench.client, "fenced"};
+    Fixture fixture;
+    FencedLock fenced{fixture.client, "fenced"};
     Hold hold = fenced.hold();
     const auto first = hold.token();
     CHECK(first > 0);
     CHECK(hold.again().token() == first);
     CHECK(hold.unlock() == std::error_code());
     CHECK(fenced.hold().token() > first);
-    RLock plain{bench.client, "plain"};
+    RLock plain{fixture.client, "plain"};
     const Hold other = plain.hold();
     try {
         static_cast<void>(other.token());
@@ -215,8 +215,8 @@ TEST_CASE("token() is that of the FencedLock; other locks have none") {
 }
 
 TEST_CASE("again() adds no level to a later hold of the same Owner") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     const Hold first = orders.hold(Owner{1});
     REQUIRE(orders.force_unlock());
     const Hold second = orders.hold(Owner{1});
@@ -229,8 +229,8 @@ TEST_CASE("again() adds no level to a later hold of the same Owner") {
 }
 
 TEST_CASE("a lost hold of an Owner neither releases nor reports a later one") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     const auto lost_hold = [&] {
         Hold hold = orders.hold(Owner{1});
         REQUIRE(orders.force_unlock());
@@ -249,12 +249,12 @@ TEST_CASE("a lost hold of an Owner neither releases nor reports a later one") {
     CHECK_FALSE(orders.lost(Owner{1}).stop_requested());
     CHECK(orders.hold_count(Owner{1}) == 1);
     orders.unlock(Owner{1});
-    CHECK(eventually([&] { return bench.is_clean(); }));
+    CHECK(eventually([&] { return fixture.is_clean(); }));
 }
 
 TEST_CASE("a hold that is lost before its object is made keeps its number and its token") {
-    Bench bench;
-    FencedLock fenced{bench.client, "fenced"};
+    Fixture fixture;
+    FencedLock fenced{fixture.client, "fenced"};
     const std::int64_t before = fenced.hold().token();
     const inside::HeldLevel level = inside::LockAccess::keeper_of_holds(fenced);
     inside::LockRequest request;
@@ -287,17 +287,17 @@ TEST_CASE("a hold outlives the lock and the client that it came from") {
 }
 
 TEST_CASE("a hold of several locks ends with the lock over them, even if the object stays") {
-    Bench bench;
+    Fixture fixture;
     Hold hold, inner;
     std::stop_token lost;
     {
-        WithMembers<MultiLock> whole{bench.client};
+        WithMembers<MultiLock> whole{fixture.client};
         hold = whole.several.hold();
         inner = hold.again();
         lost = hold.lost();
-        CHECK(bench.redis.keys().size() == 3);
+        CHECK(fixture.redis.keys().size() == 3);
     }
-    CHECK(eventually([&] { return bench.is_clean(); }));
+    CHECK(eventually([&] { return fixture.is_clean(); }));
     CHECK(eventually([&] { return lost.stop_requested(); }));
     CHECK(hold.valid_until() == Instant::min());
     std::error_code ec;
@@ -308,8 +308,8 @@ TEST_CASE("a hold of several locks ends with the lock over them, even if the obj
 }
 
 TEST_CASE("readers hold together, and a writer's hold excludes them") {
-    Bench bench;
-    ReadWriteLock table{bench.client, "table"};
+    Fixture fixture;
+    ReadWriteLock table{fixture.client, "table"};
     std::vector<Hold> readers;
     for (int i = 0; i < 10; ++i) readers.push_back(table.hold_shared());
     CHECK(table.try_hold_shared());
@@ -325,13 +325,13 @@ TEST_CASE("readers hold together, and a writer's hold excludes them") {
         CHECK_FALSE(table.try_hold_shared_for(20ms));
         CHECK_FALSE(table.try_hold_shared_until(std::chrono::steady_clock::now() + 20ms));
     }
-    CHECK(eventually([&] { return bench.is_clean(); }));
+    CHECK(eventually([&] { return fixture.is_clean(); }));
 }
 
 TEST_CASE("an error code takes the error: the hold is empty") {
-    Bench bench;
-    bench.redis.text("SET", "orders", "a string");
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    fixture.redis.text("SET", "orders", "a string");
+    RLock orders{fixture.client, "orders"};
     std::error_code ec;
     CHECK_FALSE(orders.hold(ec));
     CHECK(ec == errc::wrong_type);
@@ -341,8 +341,8 @@ TEST_CASE("an error code takes the error: the hold is empty") {
 }
 
 TEST_CASE("holds that one thread acquires and another releases: never two at a time") {
-    Bench bench;
-    RLock orders{bench.client, "orders"};
+    Fixture fixture;
+    RLock orders{fixture.client, "orders"};
     long inside = 0, most = 0, turns = 0;  // plain: the lock is what guards them
     std::mutex mutex;
     std::condition_variable changed;  // tells the releasing thread that there is a hold

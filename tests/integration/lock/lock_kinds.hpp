@@ -16,7 +16,7 @@
 namespace redlatch::test {
 
 // One server and one client.
-struct Bench {
+struct Fixture {
     RedisServer server{};
     RawRedis redis{server};
     Client client{server.url()};

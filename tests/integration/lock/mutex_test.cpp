@@ -659,7 +659,7 @@ TEST_CASE("without memory a mutex is refused, but renewals, hand-overs and relea
     const auto renewals = client.stats().renewals;
     CHECK(eventually([&] { return client.stats().renewals >= renewals + 2; }, 60s));
     CHECK(stock.is_held());
-    auto heir = start_waiting(client, [&] {
+    auto successor = start_waiting(client, [&] {
         stock.lock();
         const bool held = stock.is_held();
         stock.unlock();
@@ -669,7 +669,7 @@ TEST_CASE("without memory a mutex is refused, but renewals, hand-overs and relea
     CHECK_FALSE(ec);
     // Handed over, unless the waiter was just asking, without success.
     path.redis.text("CONFIG", "SET", "maxmemory", 0);
-    CHECK(heir.get());
+    CHECK(successor.get());
     CHECK(path.redis.keys() == Words{"ballast"});
     CHECK(client.stats().lost_holds == 0);
 }
@@ -680,11 +680,11 @@ TEST_CASE("a hold can be handed over without memory") {
     redis.text("SET", "orders", "our value", "PX", 5000);
     fill_memory(redis);
     const std::string script = redlatch::detail::scripts::mutex_hand_over.join();
-    CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 9000, always) == 1);
-    CHECK(redis.text("GET", "orders") == "the heir's");
+    CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the successor's", 9000, always) == 1);
+    CHECK(redis.text("GET", "orders") == "the successor's");
     CHECK(redis.pttl("orders") > 5000);
     // A resend has the same reply, and prolongs nothing.
-    CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the heir's", 90'000, always) == 1);
+    CHECK(redis.integer("EVAL", script, 1, "orders", "our value", "the successor's", 90'000, always) == 1);
     CHECK(redis.pttl("orders") <= 9000);
 }
 #endif

@@ -35,7 +35,7 @@ template <class Lock>
 using ReentrantKind = std::conditional_t<std::is_same_v<Lock, NonReentrantLock>, RLock, FairLock>;
 
 template <class Lock>
-struct Bench {
+struct Fixture {
     // Returns how many commands the call sends.
     template <class Call>
     std::uint64_t commands(Call&& call) {
@@ -64,97 +64,97 @@ std::error_code unlock(Lock& lock) {
 
 TEST_CASE_TEMPLATE("a holder cannot acquire the lock again, keeps it, and sends nothing", L, NonReentrantLock,
                    NonReentrantFairLock) {
-    Bench<L> bench;
-    L same{bench.client, "orders"};
+    Fixture<L> fixture;
+    L same{fixture.client, "orders"};
     std::stop_source stop;
     std::error_code ec;
-    bench.orders.lock();
-    CHECK(bench.commands([&] {
-        CHECK(code_of([&] { bench.orders.lock(); }) == errc::would_deadlock);
+    fixture.orders.lock();
+    CHECK(fixture.commands([&] {
+        CHECK(code_of([&] { fixture.orders.lock(); }) == errc::would_deadlock);
         CHECK(code_of([&] { same.lock(); }) == errc::would_deadlock);
         CHECK(code_of([&] { return same.lock(Lease(1s), stop.get_token()); }) == errc::would_deadlock);
         CHECK(code_of([&] { return same.try_lock_for(1h); }) == errc::would_deadlock);
         CHECK(code_of([&] { return same.try_lock_until(Clock::now() + 1h); }) == errc::would_deadlock);
-        CHECK(text_of_error([&] { bench.orders.lock(); }).starts_with("orders: "));
-        bench.orders.lock(ec);
+        CHECK(text_of_error([&] { fixture.orders.lock(); }).starts_with("orders: "));
+        fixture.orders.lock(ec);
         CHECK(ec == std::errc::resource_deadlock_would_occur);
-        CHECK_FALSE(bench.orders.try_lock());
+        CHECK_FALSE(fixture.orders.try_lock());
         CHECK_FALSE(same.try_lock(Lease(1s)));
         CHECK_FALSE(same.try_lock(ec));
         CHECK_FALSE(ec);
         CHECK_FALSE(same.try_lock_for(0s));
         CHECK_FALSE(same.try_lock_until(Clock::now()));
     }) == 0);
-    CHECK(bench.orders.hold_count() == 1);
-    CHECK_FALSE(elsewhere([&] { return bench.orders.try_lock(); }));
-    CHECK_FALSE(elsewhere([&] { return bench.theirs.try_lock_for(20ms); }));
+    CHECK(fixture.orders.hold_count() == 1);
+    CHECK_FALSE(elsewhere([&] { return fixture.orders.try_lock(); }));
+    CHECK_FALSE(elsewhere([&] { return fixture.theirs.try_lock_for(20ms); }));
     CHECK_FALSE(unlock(same));
     CHECK(unlock(same) == errc::not_owner);
     // A waiter that gave up leaves the queue of a fair lock in the background.
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }));
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }));
 }
 
 TEST_CASE_TEMPLATE("what a hold leaves on the server is what the reentrant lock leaves", L, NonReentrantLock,
                    NonReentrantFairLock) {
-    Bench<L> bench;
-    bench.orders.lock(Lease(20s));
-    CHECK(bench.redis.keys() == Words{"orders"});
-    CHECK(bench.redis.hgetall("orders") == Fields{{owner_of(bench.client, bench.orders), "1"}});
-    CHECK(bench.redis.pttl("orders") <= 20'000);
-    const Inspection found = bench.theirs.inspect();
+    Fixture<L> fixture;
+    fixture.orders.lock(Lease(20s));
+    CHECK(fixture.redis.keys() == Words{"orders"});
+    CHECK(fixture.redis.hgetall("orders") == Fields{{owner_of(fixture.client, fixture.orders), "1"}});
+    CHECK(fixture.redis.pttl("orders") <= 20'000);
+    const Inspection found = fixture.theirs.inspect();
     REQUIRE(found.holders.size() == 1);
-    CHECK(found.holders[0].owner == owner_of(bench.client, bench.plain));
-    bench.orders.unlock();
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }, std::chrono::seconds{20}));
+    CHECK(found.holders[0].owner == owner_of(fixture.client, fixture.plain));
+    fixture.orders.unlock();
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }, std::chrono::seconds{20}));
 }
 
 TEST_CASE_TEMPLATE("in one process it is one lock with the reentrant one: who holds it by that one holds it", L,
                    NonReentrantLock, NonReentrantFairLock) {
-    Bench<L> bench;
-    bench.plain.lock();
-    CHECK(bench.commands([&] {
-        CHECK(code_of([&] { bench.orders.lock(); }) == errc::would_deadlock);
-        CHECK_FALSE(bench.orders.try_lock());
+    Fixture<L> fixture;
+    fixture.plain.lock();
+    CHECK(fixture.commands([&] {
+        CHECK(code_of([&] { fixture.orders.lock(); }) == errc::would_deadlock);
+        CHECK_FALSE(fixture.orders.try_lock());
     }) == 0);
-    CHECK(bench.orders.is_held());
-    CHECK_FALSE(unlock(bench.orders));
-    CHECK_FALSE(bench.plain.is_locked());
+    CHECK(fixture.orders.is_held());
+    CHECK_FALSE(unlock(fixture.orders));
+    CHECK_FALSE(fixture.plain.is_locked());
 
     // The reentrant lock adds levels to any hold of its owner.
-    bench.orders.lock();
-    bench.plain.lock();
-    CHECK(bench.plain.try_lock());
-    CHECK(bench.orders.hold_count() == 3);
-    CHECK(code_of([&] { bench.orders.lock(); }) == errc::would_deadlock);
-    CHECK_FALSE(unlock(bench.orders));
-    CHECK_FALSE(unlock(bench.plain));
-    CHECK(bench.orders.is_held());
-    CHECK_FALSE(unlock(bench.plain));
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }, std::chrono::seconds{20}));
+    fixture.orders.lock();
+    fixture.plain.lock();
+    CHECK(fixture.plain.try_lock());
+    CHECK(fixture.orders.hold_count() == 3);
+    CHECK(code_of([&] { fixture.orders.lock(); }) == errc::would_deadlock);
+    CHECK_FALSE(unlock(fixture.orders));
+    CHECK_FALSE(unlock(fixture.plain));
+    CHECK(fixture.orders.is_held());
+    CHECK_FALSE(unlock(fixture.plain));
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }, std::chrono::seconds{20}));
 }
 
 TEST_CASE_TEMPLATE("it excludes the reentrant lock of another process, and each wakes the other", L, NonReentrantLock,
                    NonReentrantFairLock) {
-    Bench<L> bench;
-    ReentrantKind<L> reentrant{bench.other, "orders"};
-    bench.orders.lock();
+    Fixture<L> fixture;
+    ReentrantKind<L> reentrant{fixture.other, "orders"};
+    fixture.orders.lock();
     CHECK_FALSE(reentrant.try_lock());
-    auto waiting = start_waiting(bench.other, [&] {
+    auto waiting = start_waiting(fixture.other, [&] {
         reentrant.lock();
         reentrant.lock();
         return unlock(reentrant);
     });
-    bench.orders.unlock();
+    fixture.orders.unlock();
     REQUIRE(ready(waiting));
     CHECK_FALSE(waiting.get());
-    CHECK_FALSE(bench.orders.try_lock());
-    CHECK(bench.redis.hgetall("orders").size() == 1);
-    CHECK(bench.theirs.force_unlock());
+    CHECK_FALSE(fixture.orders.try_lock());
+    CHECK(fixture.redis.hgetall("orders").size() == 1);
+    CHECK(fixture.theirs.force_unlock());
 
     reentrant.lock();
-    auto back = start_waiting(bench.client, [&] {
-        bench.orders.lock();
-        return unlock(bench.orders);
+    auto back = start_waiting(fixture.client, [&] {
+        fixture.orders.lock();
+        return unlock(fixture.orders);
     });
     reentrant.unlock();
     REQUIRE(ready(back));
@@ -163,14 +163,14 @@ TEST_CASE_TEMPLATE("it excludes the reentrant lock of another process, and each 
 
 TEST_CASE_TEMPLATE("threads of both kinds and of two clients count under the lock without a lost update", L,
                    NonReentrantLock, NonReentrantFairLock) {
-    Bench<L> bench;
+    Fixture<L> fixture;
     PlainCounter counter;
     std::latch all_there{4};
     std::vector<std::future<bool>> threads;
     for (int thread = 0; thread < 4; ++thread)
         threads.push_back(start([&, thread] {
             all_there.arrive_and_wait();
-            Client& client = thread < 2 ? bench.client : bench.other;
+            Client& client = thread < 2 ? fixture.client : fixture.other;
             L lock{client, "orders"};
             ReentrantKind<L> reentrant{client, "orders"};
             for (int i = 0; i < 30; ++i) {
@@ -187,96 +187,96 @@ TEST_CASE_TEMPLATE("threads of both kinds and of two clients count under the loc
         }));
     for (auto& thread : threads) CHECK(ready(thread, 60s));
     CHECK(counter.value() == 120);
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }, std::chrono::seconds{20}));
-    CHECK(bench.client.stats().lost_holds == 0);
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }, std::chrono::seconds{20}));
+    CHECK(fixture.client.stats().lost_holds == 0);
 }
 
 TEST_CASE_TEMPLATE(
     "an Owner cannot acquire it again, whichever thread asks; of two that wait one would wait for itself", L,
     NonReentrantLock, NonReentrantFairLock) {
-    Bench<L> bench;
-    bench.plain.lock(alice);
-    CHECK(code_of([&] { bench.orders.lock(alice); }) == errc::would_deadlock);
-    CHECK(elsewhere([&] { return code_of([&] { bench.orders.lock(alice); }); }) == errc::would_deadlock);
-    CHECK_FALSE(elsewhere([&] { return bench.orders.try_lock(alice); }));
-    CHECK_FALSE(bench.orders.try_lock(bob));
-    CHECK(bench.orders.is_held_by(alice));
-    CHECK(bench.orders.hold_count(alice) == 1);
-    CHECK_FALSE(bench.orders.try_hold(alice));
-    CHECK(code_of([&] { static_cast<void>(bench.orders.hold(alice)); }) == errc::would_deadlock);
-    CHECK_FALSE(bench.orders.async_try_lock(alice).get());
-    CHECK(code_of([&] { static_cast<void>(bench.orders.async_lock(alice).get()); }) == errc::would_deadlock);
+    Fixture<L> fixture;
+    fixture.plain.lock(alice);
+    CHECK(code_of([&] { fixture.orders.lock(alice); }) == errc::would_deadlock);
+    CHECK(elsewhere([&] { return code_of([&] { fixture.orders.lock(alice); }); }) == errc::would_deadlock);
+    CHECK_FALSE(elsewhere([&] { return fixture.orders.try_lock(alice); }));
+    CHECK_FALSE(fixture.orders.try_lock(bob));
+    CHECK(fixture.orders.is_held_by(alice));
+    CHECK(fixture.orders.hold_count(alice) == 1);
+    CHECK_FALSE(fixture.orders.try_hold(alice));
+    CHECK(code_of([&] { static_cast<void>(fixture.orders.hold(alice)); }) == errc::would_deadlock);
+    CHECK_FALSE(fixture.orders.async_try_lock(alice).get());
+    CHECK(code_of([&] { static_cast<void>(fixture.orders.async_lock(alice).get()); }) == errc::would_deadlock);
 
     std::atomic<int> held{0}, refused{0};
     const auto one = [&] {
-        if (code_of([&] { bench.orders.lock(bob); }) == errc::would_deadlock)
+        if (code_of([&] { fixture.orders.lock(bob); }) == errc::would_deadlock)
             ++refused;
         else
             ++held;
     };
-    auto first = start_waiting(bench.client, one);
-    auto second = start_waiting(bench.client, one);
-    bench.orders.unlock(alice);
+    auto first = start_waiting(fixture.client, one);
+    auto second = start_waiting(fixture.client, one);
+    fixture.orders.unlock(alice);
     first.get();
     second.get();
     CHECK(held == 1);
     CHECK(refused == 1);
-    bench.orders.unlock(bob);
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }));
+    fixture.orders.unlock(bob);
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }));
 }
 
 TEST_CASE_TEMPLATE("an object's hold has one level, and again() is refused as lock() would have been", L,
                    NonReentrantLock, NonReentrantFairLock) {
-    Bench<L> bench;
-    Hold hold = bench.orders.hold();
-    CHECK(bench.commands([&] { CHECK(code_of([&] { static_cast<void>(hold.again()); }) == errc::would_deadlock); }) ==
+    Fixture<L> fixture;
+    Hold hold = fixture.orders.hold();
+    CHECK(fixture.commands([&] { CHECK(code_of([&] { static_cast<void>(hold.again()); }) == errc::would_deadlock); }) ==
           0);
     std::error_code ec;
     CHECK_FALSE(hold.again(ec));
     CHECK(ec == errc::would_deadlock);
     // Another owner, as for every lock: this thread and another object.
-    CHECK_FALSE(bench.orders.try_lock());
-    CHECK_FALSE(bench.orders.try_hold());
+    CHECK_FALSE(fixture.orders.try_lock());
+    CHECK_FALSE(fixture.orders.try_hold());
     CHECK_FALSE(hold.unlock());
     // Through the reentrant lock, the same hold nests.
-    Hold outer = bench.plain.hold(alice);
+    Hold outer = fixture.plain.hold(alice);
     Hold inner = outer.again();
-    CHECK_FALSE(bench.orders.try_hold(alice));
+    CHECK_FALSE(fixture.orders.try_hold(alice));
     CHECK_FALSE(outer.unlock());
     CHECK_FALSE(inner.unlock());
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }, std::chrono::seconds{20}));
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }, std::chrono::seconds{20}));
 }
 
 TEST_CASE_TEMPLATE("after a loss its owner can acquire it anew, and each lost hold still needs its unlock()", L,
                    NonReentrantLock, NonReentrantFairLock) {
-    Bench<L> bench;
-    bench.orders.lock(Lease(50ms));
-    const std::stop_token lost = bench.orders.lost();
+    Fixture<L> fixture;
+    fixture.orders.lock(Lease(50ms));
+    const std::stop_token lost = fixture.orders.lost();
     REQUIRE(eventually([&] { return lost.stop_requested(); }, 20s));
-    bench.orders.lock();
-    CHECK(bench.orders.hold_count() == 1);
-    CHECK_FALSE(unlock(bench.orders));
-    CHECK(unlock(bench.orders) == errc::hold_lost);
-    CHECK(unlock(bench.orders) == errc::not_owner);
+    fixture.orders.lock();
+    CHECK(fixture.orders.hold_count() == 1);
+    CHECK_FALSE(unlock(fixture.orders));
+    CHECK(unlock(fixture.orders) == errc::hold_lost);
+    CHECK(unlock(fixture.orders) == errc::not_owner);
 }
 
 TEST_CASE_TEMPLATE("a MultiLock with such a member is not reentrant, and its other members are given back", L,
                    NonReentrantLock, NonReentrantFairLock) {
-    Bench<L> bench;
-    RLock stock{bench.client, "stock"};
-    MultiLock both{bench.orders, stock};
+    Fixture<L> fixture;
+    RLock stock{fixture.client, "stock"};
+    MultiLock both{fixture.orders, stock};
     both.lock();
     CHECK(code_of([&] { both.lock(); }) == errc::would_deadlock);
     CHECK(code_of([&] { return both.try_lock(); }) == errc::would_deadlock);
-    CHECK(bench.orders.is_held());
+    CHECK(fixture.orders.is_held());
     CHECK(eventually([&] { return stock.hold_count() == 1; }, 20s));
     both.unlock();
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }, std::chrono::seconds{20}));
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }, std::chrono::seconds{20}));
     // The member decides by its own kind, not by that of the object that made the state of its name.
-    MultiLock reentrant{bench.plain, stock};
+    MultiLock reentrant{fixture.plain, stock};
     reentrant.lock();
     CHECK(reentrant.try_lock());
     reentrant.unlock();
     reentrant.unlock();
-    CHECK(eventually([&] { return bench.redis.keys().empty(); }));
+    CHECK(eventually([&] { return fixture.redis.keys().empty(); }));
 }

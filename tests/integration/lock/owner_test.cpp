@@ -67,8 +67,8 @@ std::error_code unlock(LockApi& lock, Owner owner) {
 TEST_CASE("levels of one owner nest, whatever threads they come from, and any thread may release them") {
     for (const Kind& kind : reentrant_kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         lock->lock(alice);
         CHECK(elsewhere([&] { return lock->try_lock(alice); }));
         CHECK(elsewhere([&] { return lock->try_lock_for(20s, alice, Lease(20s)); }));
@@ -85,15 +85,15 @@ TEST_CASE("levels of one owner nest, whatever threads they come from, and any th
         CHECK(lock->valid_until(alice) == Instant::min());
         CHECK(lock->lost(alice).stop_requested());
         CHECK(unlock(*lock, alice) == errc::not_owner);
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
     }
 }
 
 TEST_CASE("two owners exclude each other in one thread, and so do an owner, a thread and an object") {
     for (const Kind& kind : reentrant_kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         lock->lock(alice);
         CHECK_FALSE(lock->try_lock(bob));
         CHECK_FALSE(lock->try_lock_for(20ms, bob));
@@ -110,13 +110,13 @@ TEST_CASE("two owners exclude each other in one thread, and so do an owner, a th
         CHECK_FALSE(lock->try_lock(alice));
         CHECK(unlock(*lock, alice) == errc::not_owner);
         lock->unlock();
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
     }
 }
 
 TEST_CASE("every 64-bit number is an owner of its own, beside threads and objects with the same number") {
-    Bench bench;
-    RLock lock{bench.client, "orders"};
+    Fixture fixture;
+    RLock lock{fixture.client, "orders"};
     const std::uint64_t thread = this_thread_number();
     for (const std::uint64_t number : {std::uint64_t{0}, thread, std::uint64_t{1} << 63, (std::uint64_t{1} << 63) + 1,
                                        std::numeric_limits<std::uint64_t>::max()}) {
@@ -133,18 +133,18 @@ TEST_CASE("every 64-bit number is an owner of its own, beside threads and object
 }
 
 TEST_CASE("the owner's number is not sent: each first hold has a fresh number of the client") {
-    Bench bench;
-    RLock lock{bench.client, "orders"};
+    Fixture fixture;
+    RLock lock{fixture.client, "orders"};
     lock.lock(alice);
     const auto first = lock.inspect().holders.at(0);
-    CHECK(first.client == bench.client.id());
+    CHECK(first.client == fixture.client.id());
     CHECK(lock.is_held_by(first.owner));
     lock.unlock(alice);
     lock.lock(alice);
     CHECK(lock.inspect().holders.at(0).number > first.number);
     lock.unlock(alice);
     // Another client's owner of that number is another owner.
-    Client other{bench.server.url()};
+    Client other{fixture.server.url()};
     RLock theirs{other, "orders"};
     lock.lock(alice);
     CHECK_FALSE(theirs.try_lock(alice));
@@ -156,8 +156,8 @@ TEST_CASE("threads of one owner that lock at the same time are all inside at the
     constexpr int threads = 8;
     for (const Kind& kind : reentrant_kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         std::barrier all_inside{threads};
         std::atomic<int> wrong{0};
         for (int round = 0; round < 5; ++round) {
@@ -169,10 +169,10 @@ TEST_CASE("threads of one owner that lock at the same time are all inside at the
                 if (unlock(*lock, alice)) ++wrong;
             });
             CHECK(wrong == 0);
-            CHECK(bench.is_clean());
+            CHECK(fixture.is_clean());
         }
         CHECK(unlock(*lock, alice) == errc::not_owner);
-        CHECK(bench.client.stats().lost_holds == 0);
+        CHECK(fixture.client.stats().lost_holds == 0);
     }
 }
 
@@ -180,8 +180,8 @@ TEST_CASE("threads of one owner that wait for another owner all enter when one o
     constexpr int threads = 8;
     for (const Kind& kind : reentrant_kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         lock->lock(bob);
         std::barrier all_inside{threads};
         std::vector<std::future<std::error_code>> waiting;
@@ -194,11 +194,11 @@ TEST_CASE("threads of one owner that wait for another owner all enter when one o
                 all_inside.arrive_and_wait();
                 return unlock(*lock, alice);
             }));
-        CHECK(has_waiters(bench.client, threads));
+        CHECK(has_waiters(fixture.client, threads));
         lock->unlock(bob);
         for (auto& thread : waiting) CHECK(thread.get() == std::error_code());
-        CHECK(eventually([&] { return bench.is_clean(); }));
-        CHECK(bench.client.stats().lost_holds == 0);
+        CHECK(eventually([&] { return fixture.is_clean(); }));
+        CHECK(fixture.client.stats().lost_holds == 0);
     }
 }
 
@@ -207,8 +207,8 @@ TEST_CASE("two owners of four threads each: no overlap, no lost level, no wrong 
     constexpr int threads = 8, turns = 25;
     for (const Kind& kind : reentrant_kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         PlainCounter counter;
         std::array<std::mutex, 2> within;
         std::atomic<int> wrong{0};
@@ -232,25 +232,25 @@ TEST_CASE("two owners of four threads each: no overlap, no lost level, no wrong 
         CHECK(wrong == 0);
         CHECK(unlock(*lock, alice) == errc::not_owner);
         CHECK(unlock(*lock, bob) == errc::not_owner);
-        CHECK(bench.client.stats().lost_holds == 0);
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(fixture.client.stats().lost_holds == 0);
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     }
 }
 
 TEST_CASE("a hold outlives the thread that acquired it for an owner") {
-    Bench bench;
-    RLock lock{bench.client, "orders"};
+    Fixture fixture;
+    RLock lock{fixture.client, "orders"};
     std::thread([&] { lock.lock(alice); }).join();
     CHECK(lock.is_held(alice));
     lock.unlock(alice);
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 TEST_CASE("an object has one level of an owner, and gives back that one") {
     for (const Kind& kind : reentrant_kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         Hold outer = lock->hold(alice);
         REQUIRE(outer);
         CHECK(lock->hold_count(alice) == 1);
@@ -267,49 +267,49 @@ TEST_CASE("an object has one level of an owner, and gives back that one") {
         CHECK(inner.unlock() == std::error_code());
         CHECK(lock->hold_count(alice) == 1);
         CHECK(unlock(*lock, alice) == std::error_code());
-        CHECK(bench.is_clean());
+        CHECK(fixture.is_clean());
     }
 }
 
 TEST_CASE("operations of one owner complete together when one of them acquires the lock") {
     for (const Kind& kind : reentrant_kinds) {
         CAPTURE(kind.name);
-        Bench bench;
-        const auto lock = kind.make(bench.client);
+        Fixture fixture;
+        const auto lock = kind.make(fixture.client);
         lock->lock(bob);
         std::vector<std::future<Hold>> later;
         for (int i = 0; i < 4; ++i) later.push_back(lock->async_lock(alice).future());
-        CHECK(has_waiters(bench.client, 4));
+        CHECK(has_waiters(fixture.client, 4));
         lock->unlock(bob);
         std::vector<Hold> holds;
         for (auto& one : later) holds.push_back(one.get());
         CHECK(lock->hold_count(alice) == 4);
         holds.clear();
-        CHECK(eventually([&] { return bench.is_clean(); }));
+        CHECK(eventually([&] { return fixture.is_clean(); }));
     }
 }
 
 TEST_CASE("a waiting call of an owner gives up at its deadline and by its token, and leaves the other levels alone") {
-    Bench bench;
-    RLock lock{bench.client, "orders"};
+    Fixture fixture;
+    RLock lock{fixture.client, "orders"};
     lock.lock(bob);
     CHECK_FALSE(lock.try_lock_for(30ms, alice));
     std::stop_source stop;
-    auto waiting = start_waiting(bench.client, [&] { return lock.lock(alice, stop.get_token()); });
+    auto waiting = start_waiting(fixture.client, [&] { return lock.lock(alice, stop.get_token()); });
     stop.request_stop();
     CHECK_FALSE(waiting.get());
     CHECK(lock.hold_count(bob) == 1);
     lock.unlock(bob);
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 TEST_CASE("an owner learns of a lost hold once a level, by its unlock() and by lost()") {
-    Bench bench;
-    RLock lock{bench.client, "orders"};
+    Fixture fixture;
+    RLock lock{fixture.client, "orders"};
     lock.lock(alice);
     lock.lock(alice);
     const std::stop_token lost = lock.lost(alice);
-    bench.redis.integer("DEL", "orders");
+    fixture.redis.integer("DEL", "orders");
     CHECK(unlock(lock, alice) == errc::hold_lost);
     CHECK(eventually([&] { return lost.stop_requested(); }, 20s));
     CHECK(elsewhere([&] { return unlock(lock, alice); }) == errc::hold_lost);
@@ -322,8 +322,8 @@ TEST_CASE("an owner learns of a lost hold once a level, by its unlock() and by l
 }
 
 TEST_CASE("a Mutex is not reentrant for an owner, whichever thread asks") {
-    Bench bench;
-    Mutex mutex{bench.client, "mutex"};
+    Fixture fixture;
+    Mutex mutex{fixture.client, "mutex"};
     mutex.lock(alice);
     CHECK(code_of([&] { mutex.lock(alice); }) == errc::would_deadlock);
     CHECK(elsewhere([&] { return code_of([&] { static_cast<void>(mutex.try_lock(alice)); }); }) ==
@@ -340,8 +340,8 @@ TEST_CASE("a Mutex is not reentrant for an owner, whichever thread asks") {
         else
             ++held;
     };
-    auto first = start_waiting(bench.client, one);
-    auto second = start_waiting(bench.client, one);
+    auto first = start_waiting(fixture.client, one);
+    auto second = start_waiting(fixture.client, one);
     mutex.unlock(alice);
     first.get();
     second.get();
@@ -351,8 +351,8 @@ TEST_CASE("a Mutex is not reentrant for an owner, whichever thread asks") {
 }
 
 TEST_CASE("both sides of a ReadWriteLock know an owner: the writer may read, the reader must not write") {
-    Bench bench;
-    ReadWriteLock lock{bench.client, "orders"};
+    Fixture fixture;
+    ReadWriteLock lock{fixture.client, "orders"};
     lock.lock(alice);
     CHECK(elsewhere([&] { return lock.try_lock_shared(alice); }));
     CHECK_FALSE(lock.try_lock_shared(bob));
@@ -370,14 +370,14 @@ TEST_CASE("both sides of a ReadWriteLock know an owner: the writer may read, the
     lock.unlock_shared(bob);
     lock.unlock_shared(bob, ec);
     CHECK(ec == errc::not_owner);
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 TEST_CASE("threads of one owner that read at the same time, beside another owner that reads") {
     constexpr int threads = 8, turns = 20;
-    Bench bench;
+    Fixture fixture;
     const Kind kind = read_side();
-    const auto lock = kind.make(bench.client);
+    const auto lock = kind.make(fixture.client);
     std::atomic<int> wrong{0};
     in_threads(threads, [&](int thread) {
         const Owner owner = thread % 4 == 0 ? bob : alice;
@@ -389,15 +389,15 @@ TEST_CASE("threads of one owner that read at the same time, beside another owner
     });
     CHECK(wrong == 0);
     CHECK(unlock(*lock, alice) == errc::not_owner);
-    CHECK(eventually([&] { return bench.is_clean(); }));
+    CHECK(eventually([&] { return fixture.is_clean(); }));
 }
 
 // A thread that held the write side queued up behind readers of its process, which waited for it.
 TEST_CASE("the writer becomes a reader although others of its process wait for the read side") {
-    Bench bench;
-    ReadWriteLock lock{bench.client, "orders"};
+    Fixture fixture;
+    ReadWriteLock lock{fixture.client, "orders"};
     lock.lock();
-    auto reader = start_waiting(bench.client, [&] { return lock.try_lock_shared_for(20s, bob); });
+    auto reader = start_waiting(fixture.client, [&] { return lock.try_lock_shared_for(20s, bob); });
     CHECK(lock.try_lock_shared_for(20s));
     CHECK(lock.try_lock_shared());
     lock.unlock();
@@ -406,7 +406,7 @@ TEST_CASE("the writer becomes a reader although others of its process wait for t
     lock.unlock_shared();
     lock.unlock_shared(bob);
     lock.lock(alice);
-    reader = start_waiting(bench.client, [&] { return lock.try_lock_shared_for(20s, bob); });
+    reader = start_waiting(fixture.client, [&] { return lock.try_lock_shared_for(20s, bob); });
     CHECK(lock.try_lock_shared_for(20s, alice));
     lock.unlock_shared(alice);
     lock.unlock(alice);
@@ -415,15 +415,15 @@ TEST_CASE("the writer becomes a reader although others of its process wait for t
 }
 
 TEST_CASE("a reader that waits is let in when another thread of its owner becomes the writer") {
-    Bench bench;
-    ReadWriteLock lock{bench.client, "orders"};
+    Fixture fixture;
+    ReadWriteLock lock{fixture.client, "orders"};
     for (int round = 0; round < 5; ++round) {
         lock.lock(bob);
-        const auto waits = bench.client.stats().waits;
+        const auto waits = fixture.client.stats().waits;
         auto reader = start([&] { return lock.try_lock_shared_for(20s, alice); });
-        CHECK(has_waiters(bench.client, waits + 1));
+        CHECK(has_waiters(fixture.client, waits + 1));
         auto writer = start([&] { return lock.try_lock_for(20s, alice); });
-        CHECK(has_waiters(bench.client, waits + 2));
+        CHECK(has_waiters(fixture.client, waits + 2));
         lock.unlock(bob);
         // If the reader was first, the writer waits for it.
         const bool read = reader.get();
@@ -432,12 +432,12 @@ TEST_CASE("a reader that waits is let in when another thread of its owner become
         CHECK(writer.get());
         lock.unlock(alice);
     }
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 TEST_CASE("the token of a FencedLock belongs to the owner") {
-    Bench bench;
-    FencedLock lock{bench.client, "orders"};
+    Fixture fixture;
+    FencedLock lock{fixture.client, "orders"};
     const std::int64_t token = lock.lock_and_get_token(alice);
     CHECK(elsewhere([&] { return lock.token(alice) == token; }));
     CHECK(lock.try_lock_and_get_token(alice) == token);
@@ -449,12 +449,12 @@ TEST_CASE("the token of a FencedLock belongs to the owner") {
     CHECK(ec == errc::not_owner);
     CHECK(lock.token(alice, ec) == token);
     for (int level = 0; level < 3; ++level) lock.unlock(alice);
-    CHECK(bench.is_clean());
+    CHECK(fixture.is_clean());
 }
 
 TEST_CASE("a lock over several that is destroyed gives back what belongs to no thread") {
-    Bench bench;
-    RLock a{bench.client, "a"}, b{bench.client, "b"};
+    Fixture fixture;
+    RLock a{fixture.client, "a"}, b{fixture.client, "b"};
     Hold hold;
     {
         MultiLock both{a, b};
@@ -464,14 +464,14 @@ TEST_CASE("a lock over several that is destroyed gives back what belongs to no t
         CHECK(both.is_held_by(alice));
         CHECK_FALSE(both.is_held_by(hold.owner()));
     }
-    CHECK(eventually([&] { return bench.is_clean(); }));
+    CHECK(eventually([&] { return fixture.is_clean(); }));
     CHECK(hold.unlock() == errc::hold_lost);
 }
 
 #ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("a forked child does not have the holds of its parent's owners") {
-    Bench bench;
-    RLock lock{bench.client, "orders"};
+    Fixture fixture;
+    RLock lock{fixture.client, "orders"};
     lock.lock(alice);
     const pid_t child = ::fork();
     if (child == 0) {

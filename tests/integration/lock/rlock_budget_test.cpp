@@ -34,14 +34,14 @@ void warm_up(const RedisServer& server, Client& client) {
         RLock lock{client, "warm up"};
         lock.lock();
         const auto waits = client.stats().waits;
-        auto heir = start([&] {
+        auto successor = start([&] {
             lock.lock();
             lock.unlock();
         });
         REQUIRE(has_waiters(client, waits + 1));
         REQUIRE(is_listened_to(redis, "warm up"));
         lock.unlock();
-        heir.get();
+        successor.get();
     }
     REQUIRE(eventually([&] { return redis.pubsub_channels().empty(); }, 20s));
 }

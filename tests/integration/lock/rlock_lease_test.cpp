@@ -236,7 +236,7 @@ TEST_CASE("a hold handed over with a shorter lease delays others no longer than 
         for (int round = 0; round < 100; ++round) {
             const auto handoffs = client.stats().handoffs;
             lock.lock(Lease{600s});
-            auto heir = start_waiting(client, [&] {
+            auto successor = start_waiting(client, [&] {
                 lock.lock(Lease{100ms});
                 // Its lease expires, without a message.
                 eventually([&] { return lock.lost().stop_requested(); }, 20s);
@@ -249,7 +249,7 @@ TEST_CASE("a hold handed over with a shorter lease delays others no longer than 
             });
             lock.unlock();
             const bool in_time = other.get();
-            heir.get();
+            successor.get();
             if (!in_time || client.stats().handoffs > handoffs) return in_time;
         }
         return false;

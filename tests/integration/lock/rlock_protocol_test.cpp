@@ -112,13 +112,14 @@ TEST_CASE("a renewal is a PEXPIRE of the whole watchdog timeout") {
     orders.unlock();
 }
 
-// The hold expired while the hand-over was resent several times. The heir must not take the third reply for a grant.
+// The hold expired while the hand-over was resent several times. The successor must not take the third reply for a grant.
 TEST_CASE("a hand-over without a hold returns nil, however often it is sent") {
     RedisServer server;
     RawRedis redis{server};
     const std::string script = redlatch::detail::scripts::rlock_hand_over.join();
     const auto hand_over = [&] {
-        return redis.call("EVAL", script, 2, "orders", channel_of("orders"), "me", "heir", 10'000, "PUBLISH", always);
+        return redis.call("EVAL", script, 2, "orders", channel_of("orders"), "me", "successor", 10'000, "PUBLISH",
+                          always);
     };
     CHECK(hand_over().is_nil());
     CHECK(hand_over().is_nil());
@@ -127,8 +128,8 @@ TEST_CASE("a hand-over without a hold returns nil, however often it is sent") {
     redis.call("DEL", "orders");
     redis.integer("HSET", "orders", "me", 1);
     for (int sending = 0; sending < 3; ++sending) CHECK(hand_over().integer == 1);
-    CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
-    // The heir has released it.
+    CHECK(redis.hgetall("orders") == Fields{{"successor", "1"}});
+    // The successor has released it.
     redis.call("DEL", "orders");
     CHECK(hand_over().is_nil());
     CHECK(redis.keys().empty());
@@ -170,13 +171,13 @@ TEST_CASE("a command that arrives too late returns the server's time and changes
             redis.command({"EVAL", scripts::rlock_renew.join(), "1", "orders", "30000", std::to_string(now - 1), "me"}),
             now);
         if (!is_held) continue;
-        late(redis.command({"EVAL", scripts::rlock_hand_over.join(), "2", "orders", channel_of("orders"), "me", "heir",
-                            "30000", "PUBLISH", std::to_string(now - 1)}),
+        late(redis.command({"EVAL", scripts::rlock_hand_over.join(), "2", "orders", channel_of("orders"), "me",
+                            "successor", "30000", "PUBLISH", std::to_string(now - 1)}),
              now);
         // In time.
-        CHECK(redis.integer("EVAL", scripts::rlock_hand_over.join(), 2, "orders", channel_of("orders"), "me", "heir",
-                            5000, "PUBLISH", server_ms() + 60'000) == 1);
-        CHECK(redis.hgetall("orders") == Fields{{"heir", "1"}});
+        CHECK(redis.integer("EVAL", scripts::rlock_hand_over.join(), 2, "orders", channel_of("orders"), "me",
+                            "successor", 5000, "PUBLISH", server_ms() + 60'000) == 1);
+        CHECK(redis.hgetall("orders") == Fields{{"successor", "1"}});
     }
 }
 
@@ -194,13 +195,13 @@ TEST_CASE("giving up ends the holds of the named owners only, and returns the se
         CHECK(now <= ms(after));
     };
     redis.integer("HSET", "orders", "other", 2);
-    give_up("me", "heir");
+    give_up("me", "successor");
     CHECK(redis.hgetall("orders") == Fields{{"other", "2"}});
     CHECK(messages.take().empty());
-    for (const std::string owner : {"me", "heir"}) {
+    for (const std::string owner : {"me", "successor"}) {
         redis.call("DEL", "orders");
         redis.integer("HSET", "orders", owner, 2);
-        give_up("me", "heir");
+        give_up("me", "successor");
         CHECK(redis.keys().empty());
         CHECK(messages.take() == Words{"0"});
     }
@@ -216,7 +217,7 @@ TEST_CASE("a hand-over within a process replaces the owner, renews the lease and
     const std::string queue_key = "redlatch_lock_queue:{orders}", places_key = "redlatch_lock_places:{orders}";
     std::vector<Words> seen;
     std::string giver;
-    const auto [heir, held, pttl] = handed_over(client, orders, giver, [&] {
+    const auto [successor, held, pttl] = handed_over(client, orders, giver, [&] {
         orders.lock();
         const long long left = redis.pttl("orders");
         // Its place in the queue is left in the background. Until then a release may grant the lock to it in vain.
@@ -228,10 +229,10 @@ TEST_CASE("a hand-over within a process replaces the owner, renews the lease and
         orders.unlock();
         return result;
     });
-    CHECK(held == Fields{{heir, "1"}});
+    CHECK(held == Fields{{successor, "1"}});
     CHECK(is_fresh(pttl, 30s));
     const std::vector<Words> expected{
-        {"pexpire", "orders", "30000"}, {"hincrby", "orders", heir, "1"}, {"hdel", "orders", giver}};
+        {"pexpire", "orders", "30000"}, {"hincrby", "orders", successor, "1"}, {"hdel", "orders", giver}};
     REQUIRE(seen.size() >= 3);
     CHECK(std::vector<Words>(seen.end() - 3, seen.end()) == expected);
     CHECK(messages.take() == Words{"0"});  // that of the second unlock()

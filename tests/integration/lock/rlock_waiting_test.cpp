@@ -536,7 +536,7 @@ TEST_CASE("a coroutine that waits for another lock is woken after the receiving 
 }
 
 // One of the waiting threads receives messages, and a byte in a pipe interrupts it. Another one, which takes its place,
-// may read that byte. Nothing else would wake the heir of a hand-over within the process.
+// may read that byte. Nothing else would wake the successor of a hand-over within the process.
 TEST_CASE("threads that wait for different locks are woken together, by hand-over or by message") {
     constexpr std::size_t waiting = 8;
     constexpr int turns = 60;

@@ -40,8 +40,8 @@ const std::vector<std::string_view> ping_words{"PING"};
 const Command ping{ping_words, 0};
 
 // A connection, and a driver that only counts its notifications. The test determines when it runs.
-struct Bench {
-    explicit Bench(const std::string& where, std::chrono::milliseconds timeout = 10s)
+struct Fixture {
+    explicit Fixture(const std::string& where, std::chrono::milliseconds timeout = 10s)
         : url(Url::parse(where)),
           link(
               url, [this](Connection& one, Instant deadline) { return one.open(url, deadline); }, timeout,
@@ -132,8 +132,8 @@ const Command large{large_words};
 
 TEST_CASE("unsent data of an abandoned connection is not delivered later") {
     SilentServer server;
-    Bench bench{server.url(), 300ms};
-    CHECK(bench.link.call(large, Clock::now() + 10s).kind == Reply::Kind::unanswered);
+    Fixture fixture{server.url(), 300ms};
+    CHECK(fixture.link.call(large, Clock::now() + 10s).kind == Reply::Kind::unanswered);
     server.accept();
     CHECK(server.end_of_connection() == ECONNRESET);
     // Only the data that the server's own kernel had received.
@@ -145,11 +145,11 @@ TEST_CASE("a connection without replies is reset, and a thread that reads from i
     for (const std::size_t threads : {1U, 2U}) {
         CAPTURE(threads);
         SilentServer server;
-        Bench bench{server.url()};
+        Fixture fixture{server.url()};
         std::vector<std::thread> callers;
         for (std::size_t i = 0; i < threads; ++i)
             callers.emplace_back(
-                [&] { CHECK(bench.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered); });
+                [&] { CHECK(fixture.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered); });
         server.accept();
         const std::size_t expected = threads * std::string_view{"*1\r\n$4\r\nPING\r\n"}.size();
         REQUIRE(eventually([&] {
@@ -159,7 +159,7 @@ TEST_CASE("a connection without replies is reset, and a thread that reads from i
         // Most likely the reader sleeps by now. The outcome does not depend on it.
         std::this_thread::sleep_for(20ms);
         const Stopwatch watch;
-        bench.link.leave_before(1);
+        fixture.link.leave_before(1);
         for (std::thread& caller : callers) caller.join();
         CHECK(watch.within(patient(5s)));
         CHECK(server.end_of_connection() == ECONNRESET);
@@ -172,15 +172,15 @@ TEST_CASE(
     // A busy machine gets several rounds.
     for (int rounds = 0; rounds < 6 && !in_time; ++rounds) {
         SilentServer server;
-        Bench bench{server.url(), 20s};
+        Fixture fixture{server.url(), 20s};
         const Stopwatch watch;
-        const Reply reply = bench.link.call(large, Clock::now() + 50ms);
+        const Reply reply = fixture.link.call(large, Clock::now() + 50ms);
         if (reply.is_unsent()) continue;  // there was no time to connect
         CHECK(reply.kind == Reply::Kind::unanswered);
         in_time = watch.within(50ms + patient(100ms));
         server.accept();
         std::thread reader([&] { server.answer(2); });
-        CHECK(bench.link.call(ping, Clock::now() + 20s).integer == 2);
+        CHECK(fixture.link.call(ping, Clock::now() + 20s).integer == 2);
         reader.join();
     }
     CHECK(in_time);
@@ -191,12 +191,12 @@ TEST_CASE("when a caller that waits for buffer space leaves, another caller take
     // On a busy machine the time may be up before the caller runs.
     for (int rounds = 0; rounds < 6 && !is_sent; ++rounds) {
         SilentServer server;
-        Bench bench{server.url(), 20s};
+        Fixture fixture{server.url(), 20s};
         std::vector<std::thread> callers;
         std::vector<Reply> replies(3);
         const auto call = [&](const Command& command, Instant deadline) {
             callers.emplace_back(
-                [&, deadline, &reply = replies[callers.size()]] { reply = bench.link.call(command, deadline); });
+                [&, deadline, &reply = replies[callers.size()]] { reply = fixture.link.call(command, deadline); });
         };
         // One reads, one waits for buffer space, and one waits for both.
         call(ping, Clock::now() + 20s);
@@ -213,7 +213,7 @@ TEST_CASE("when a caller that waits for buffer space leaves, another caller take
         CHECK(replies[0].is_integer());
         CHECK_FALSE(replies[1].is_integer());
         CHECK(replies[2].is_integer());
-        CHECK(bench.calls == 0);
+        CHECK(fixture.calls == 0);
     }
     CHECK(is_sent);
 }
@@ -221,7 +221,7 @@ TEST_CASE("when a caller that waits for buffer space leaves, another caller take
 TEST_CASE(
     "a crowd of callers on one connection: each gets its replies, and one of them reads for all, not the driver") {
     ScriptedServer server{[](const auto& command) { return ScriptedReply{":" + command.at(1) + "\r\n"}; }};
-    Bench bench{server.url()};
+    Fixture fixture{server.url()};
     constexpr int callers = 40, calls = 25;
     std::atomic<int> answered{0};
     std::vector<std::thread> crowd;
@@ -230,37 +230,37 @@ TEST_CASE(
             const std::string number = std::to_string(i);
             const std::vector<std::string_view> words{"ECHO", number};
             for (int call = 0; call < calls; ++call) {
-                const Reply reply = bench.link.call(Command{words, 0}, Clock::now() + 10s);
+                const Reply reply = fixture.link.call(Command{words, 0}, Clock::now() + 10s);
                 answered += reply.is_integer() && reply.integer == i ? 1 : 0;
             }
         });
     for (std::thread& one : crowd) one.join();
     CHECK(answered == callers * calls);
-    CHECK(bench.calls == 0);
+    CHECK(fixture.calls == 0);
 }
 
 TEST_CASE("neither post() nor the driver waits for buffer space, and the driver is notified when there is some") {
     SilentServer server;
-    Bench bench{server.url(), 20s};
-    std::thread greeting([&] { CHECK(bench.link.call(ping, Clock::now() + 20s).integer == 1); });
+    Fixture fixture{server.url(), 20s};
+    std::thread greeting([&] { CHECK(fixture.link.call(ping, Clock::now() + 20s).integer == 1); });
     server.accept();
     server.answer(1);
     greeting.join();
     const Stopwatch watch;
     std::atomic<int> answers{0};
-    bench.link.post(large, [&](Reply reply) { answers += reply.is_integer() ? 1 : 0; });
-    bench.link.post(ping, [&](Reply reply) { answers += reply.is_integer() ? 1 : 0; });
-    bench.link.drive(Clock::now() + 20s);
+    fixture.link.post(large, [&](Reply reply) { answers += reply.is_integer() ? 1 : 0; });
+    fixture.link.post(ping, [&](Reply reply) { answers += reply.is_integer() ? 1 : 0; });
+    fixture.link.drive(Clock::now() + 20s);
     CHECK(watch.within(patient(10s)));
-    CHECK(bench.calls > 0);
-    CHECK(bench.link.duty().events == (POLLIN | POLLOUT));
+    CHECK(fixture.calls > 0);
+    CHECK(fixture.link.duty().events == (POLLIN | POLLOUT));
     std::thread reader([&] { server.answer(2); });
     CHECK(eventually(
         [&] {
-            const Duty duty = bench.link.duty();
+            const Duty duty = fixture.link.duty();
             pollfd ready{duty.fd, duty.events, 0};
             ::poll(&ready, 1, 100);
-            bench.link.drive(Clock::now() + 20s);
+            fixture.link.drive(Clock::now() + 20s);
             return answers == 2;
         },
         20s));
@@ -270,17 +270,17 @@ TEST_CASE("neither post() nor the driver waits for buffer space, and the driver 
 TEST_CASE("the driver does not wait for a connection in progress") {
     // The login gets no reply.
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
-    Bench bench{"unix://:secret@" + server.socket_path()};
+    Fixture fixture{"unix://:secret@" + server.socket_path()};
     std::atomic<bool> answered{false};
-    bench.link.post(ping, [&](Reply) { answered = true; });
+    fixture.link.post(ping, [&](Reply) { answered = true; });
     const Stopwatch watch;
-    bench.link.drive(Clock::now() + 10s);
+    fixture.link.drive(Clock::now() + 10s);
     CHECK(watch.within(patient(5s)));
     REQUIRE(eventually([&] { return server.received().size() == 1; }));
     CHECK_FALSE(answered);
-    const int calls_before = bench.calls;
+    const int calls_before = fixture.calls;
     server.close_all();
-    CHECK(eventually([&] { return bench.calls > calls_before; }));
+    CHECK(eventually([&] { return fixture.calls > calls_before; }));
 }
 
 TEST_CASE("the serving thread does not wait for a subscription connection in progress") {
@@ -303,9 +303,9 @@ TEST_CASE("the serving thread does not wait for a subscription connection in pro
 TEST_CASE("a connection that ends in order is closed, not reset") {
     SilentServer server;
     {
-        Bench bench{server.url()};
+        Fixture fixture{server.url()};
         std::atomic<bool> answered{false};
-        std::thread caller([&] { answered = bench.link.call(ping, Clock::now() + 10s).text == "PONG"; });
+        std::thread caller([&] { answered = fixture.link.call(ping, Clock::now() + 10s).text == "PONG"; });
         server.accept();
         REQUIRE(wait_for(server.peer, POLLIN, Clock::now() + 10s));
         std::string taken;
@@ -333,31 +333,31 @@ TEST_CASE("an abandoned subscription connection is reset") {
 
 TEST_CASE("what is posted while the driver is awake is written in one go when it is about to sleep") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{"+PONG\r\n"}; }};
-    Bench bench{server.url()};
-    bench.connect();
+    Fixture fixture{server.url()};
+    fixture.connect();
     REQUIRE(server.received().size() == 1);
-    const int calls_before = bench.calls;
+    const int calls_before = fixture.calls;
     std::atomic<int> answered{0};
-    for (int i = 0; i < 3; ++i) bench.link.post(ping, [&](Reply) { ++answered; });
-    CHECK(bench.calls == calls_before);
-    CHECK(bench.link.duty().fd >= 0);
+    for (int i = 0; i < 3; ++i) fixture.link.post(ping, [&](Reply) { ++answered; });
+    CHECK(fixture.calls == calls_before);
+    CHECK(fixture.link.duty().fd >= 0);
     CHECK(eventually([&] { return server.received().size() == 4; }));
     CHECK(eventually([&] {
-        bench.link.drive(Clock::now() + 10s);
+        fixture.link.drive(Clock::now() + 10s);
         return answered == 3;
     }));
 }
 
 TEST_CASE("an awake driver does not hold up many posted commands") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{"+PONG\r\n"}; }};
-    Bench bench{server.url()};
-    bench.connect();
+    Fixture fixture{server.url()};
+    fixture.connect();
     std::atomic<int> answered{0};
-    for (int i = 0; i < 20; ++i) bench.link.post(ping, [&](Reply) { ++answered; });
+    for (int i = 0; i < 20; ++i) fixture.link.post(ping, [&](Reply) { ++answered; });
     CHECK(eventually([&] { return server.received().size() >= 17; }));
-    bench.link.duty();
+    fixture.link.duty();
     CHECK(eventually([&] {
-        bench.link.drive(Clock::now() + 10s);
+        fixture.link.drive(Clock::now() + 10s);
         return answered == 20;
     }));
 }
@@ -365,90 +365,90 @@ TEST_CASE("an awake driver does not hold up many posted commands") {
 TEST_CASE("a driver that waits for replies is not woken for one more command, which is written at once") {
     std::atomic<bool> replies{true};
     ScriptedServer server{[&](const auto&) { return ScriptedReply{replies ? "+PONG\r\n" : ""}; }};
-    Bench bench{server.url()};
-    bench.connect();
+    Fixture fixture{server.url()};
+    fixture.connect();
     replies = false;
-    bench.link.post(ping, [](Reply) {});
-    REQUIRE(bench.link.duty().fd >= 0);
-    const int calls_before = bench.calls;
-    bench.link.post(ping, [](Reply) {});
+    fixture.link.post(ping, [](Reply) {});
+    REQUIRE(fixture.link.duty().fd >= 0);
+    const int calls_before = fixture.calls;
+    fixture.link.post(ping, [](Reply) {});
     CHECK(eventually([&] { return server.received().size() == 3; }));
-    CHECK(bench.calls == calls_before);
+    CHECK(fixture.calls == calls_before);
 }
 
 TEST_CASE("a driver that watches a connection is woken for a command on the next one") {
     std::atomic<bool> replies{true};
     ScriptedServer server{[&](const auto&) { return ScriptedReply{replies ? "+PONG\r\n" : ""}; }};
-    Bench bench{server.url()};
-    bench.connect();
+    Fixture fixture{server.url()};
+    fixture.connect();
     replies = false;
-    bench.link.post(ping, [](Reply) {});
-    REQUIRE(bench.link.duty().fd >= 0);
+    fixture.link.post(ping, [](Reply) {});
+    REQUIRE(fixture.link.duty().fd >= 0);
     REQUIRE(eventually([&] { return server.received().size() == 2; }));
     server.close_all();
     replies = true;
-    CHECK(bench.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered);
-    CHECK(bench.link.call(ping, Clock::now() + 10s).text == "PONG");
-    const int calls_before = bench.calls;
-    bench.link.post(ping, [](Reply) {});
-    CHECK(bench.calls > calls_before);
+    CHECK(fixture.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered);
+    CHECK(fixture.link.call(ping, Clock::now() + 10s).text == "PONG");
+    const int calls_before = fixture.calls;
+    fixture.link.post(ping, [](Reply) {});
+    CHECK(fixture.calls > calls_before);
 }
 
 TEST_CASE("a command posted while its connection ends is left to the driver, not lost") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
-    Bench bench{server.url()};
+    Fixture fixture{server.url()};
     int calls_before = 0;
     std::atomic<bool> answered{false};
     // The lost reply makes its poster post again, like the release of an acquire with an unknown outcome.
     const auto post_another = [&](Reply) {
-        bench.link.post(ping, [&](Reply) { answered = true; });
-        bench.turn_away();  // the connection still belongs to the reader
-        calls_before = bench.calls;
+        fixture.link.post(ping, [&](Reply) { answered = true; });
+        fixture.turn_away();  // the connection still belongs to the reader
+        calls_before = fixture.calls;
     };
-    std::thread reader([&] { CHECK(bench.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered); });
+    std::thread reader([&] { CHECK(fixture.link.call(ping, Clock::now() + 10s).kind == Reply::Kind::unanswered); });
     REQUIRE(eventually([&] { return server.received().size() == 1; }));
-    bench.link.post(ping, post_another);
+    fixture.link.post(ping, post_another);
     REQUIRE(eventually([&] { return server.received().size() == 2; }));
     server.close_all();
     reader.join();
     CHECK_FALSE(answered);
-    CHECK(bench.calls > calls_before);
+    CHECK(fixture.calls > calls_before);
 }
 
 TEST_CASE("a command posted while another thread fails to connect is left to the driver, not lost") {
     // The login gets no reply.
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
-    Bench bench{"unix://:secret@" + server.socket_path()};
+    Fixture fixture{"unix://:secret@" + server.socket_path()};
     std::atomic<bool> answered{false};
     // It has to keep connecting until the other command is posted.
-    std::thread caller([&] { CHECK(bench.link.call(ping, Clock::now() + 3s).kind != Reply::Kind::array); });
+    std::thread caller([&] { CHECK(fixture.link.call(ping, Clock::now() + 3s).kind != Reply::Kind::array); });
     REQUIRE(eventually([&] { return server.received().size() == 1; }));
-    bench.link.post(ping, [&](Reply) { answered = true; });
-    bench.turn_away();  // another thread is connecting
-    const int calls_before = bench.calls;
+    fixture.link.post(ping, [&](Reply) { answered = true; });
+    fixture.turn_away();  // another thread is connecting
+    const int calls_before = fixture.calls;
     caller.join();
     CHECK_FALSE(answered);
-    CHECK(bench.calls > calls_before);
+    CHECK(fixture.calls > calls_before);
 }
 
 // Its slot in the queue was dropped, and a later command got its reply.
 TEST_CASE("a connection that comes up while it is turned away is ended, too") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{}; }};
-    Bench bench{server.url()};
+    Fixture fixture{server.url()};
     const auto has_received = [&](std::size_t commands) {
         return eventually([&] { return server.received().size() == commands; });
     };
-    std::thread first([&] { bench.link.call(ping, Clock::now() + 10s); });
+    std::thread first([&] { fixture.link.call(ping, Clock::now() + 10s); });
     REQUIRE(has_received(1));
     std::thread second;
     Reply reply;
-    bench.link.post(ping, [&](Reply) {
-        second = std::thread([&] { reply = bench.link.call(ping, Clock::now() + 10s); });
+    fixture.link.post(ping, [&](Reply) {
+        second = std::thread([&] { reply = fixture.link.call(ping, Clock::now() + 10s); });
         CHECK(has_received(3));
     });
     REQUIRE(has_received(2));
-    bench.link.turn_away();
-    CHECK_FALSE(bench.link.is_connected());
+    fixture.link.turn_away();
+    CHECK_FALSE(fixture.link.is_connected());
     first.join();
     second.join();
     CHECK(reply.kind == Reply::Kind::unanswered);
@@ -456,17 +456,17 @@ TEST_CASE("a connection that comes up while it is turned away is ended, too") {
 
 TEST_CASE("a posted command does not use a connection that was closed while idle and unwatched") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{"+one\r\n"}; }};
-    Bench bench{server.url()};
-    REQUIRE(bench.link.call(ping, Clock::now() + 10s).text == "one");
+    Fixture fixture{server.url()};
+    REQUIRE(fixture.link.call(ping, Clock::now() + 10s).text == "one");
     server.close_all();
     Reply reply;
     std::atomic<bool> answered{false};
-    bench.link.post(ping, [&](Reply answer) {
+    fixture.link.post(ping, [&](Reply answer) {
         reply = std::move(answer);
         answered = true;
     });
     CHECK(eventually([&] {
-        bench.link.drive(Clock::now() + 1s);
+        fixture.link.drive(Clock::now() + 1s);
         return answered.load();
     }));
     CHECK(reply.text == "one");
@@ -494,16 +494,16 @@ TEST_CASE("the reason that a server gives before it closes a connection is heard
 // them was a deadlock then.
 TEST_CASE("a connection that hands its commands over to itself does nothing") {
     ScriptedServer server{[](const auto&) { return ScriptedReply{"+one\r\n"}; }};
-    Bench bench{server.url()};
-    REQUIRE(bench.link.call(ping, Clock::now() + 10s).text == "one");
+    Fixture fixture{server.url()};
+    REQUIRE(fixture.link.call(ping, Clock::now() + 10s).text == "one");
     std::atomic<bool> ended{false};
     std::thread driver([&] {
-        bench.link.hand_over_to(bench.link);
+        fixture.link.hand_over_to(fixture.link);
         ended = true;
     });
     const bool in_time = eventually([&] { return ended.load(); });
     if (!in_time) driver.detach();
     REQUIRE(in_time);
     driver.join();
-    CHECK(bench.link.call(ping, Clock::now() + 10s).text == "one");
+    CHECK(fixture.link.call(ping, Clock::now() + 10s).text == "one");
 }

@@ -85,80 +85,80 @@ struct Listening {
 }  // namespace
 
 TEST_CASE("an interrupt that another watching thread consumed still ends the watch it was meant for") {
-    Listening bench;
-    std::thread other = bench.watch_aside();
+    Listening fixture;
+    std::thread other = fixture.watch_aside();
     // This thread is about to watch, and is notified before it does.
-    const std::uint64_t seen = bench.interrupts.count();
-    bench.interrupts.wake();
+    const std::uint64_t seen = fixture.interrupts.count();
+    fixture.interrupts.wake();
     other.join();
     const Stopwatch watch;
-    CHECK(bench.watch(seen) == PubSubConnection::Watch::done);
+    CHECK(fixture.watch(seen) == PubSubConnection::Watch::done);
     CHECK(watch.within(10s));
 }
 
 TEST_CASE("an interrupt from before the last check does not end a watch") {
-    Listening bench;
-    bench.interrupts.wake();
-    CHECK(bench.watch(0) == PubSubConnection::Watch::done);
-    bench.watch(bench.interrupts.count(), Clock::now() + 20ms);  // consumes any bytes left in the pipe
+    Listening fixture;
+    fixture.interrupts.wake();
+    CHECK(fixture.watch(0) == PubSubConnection::Watch::done);
+    fixture.watch(fixture.interrupts.count(), Clock::now() + 20ms);  // consumes any bytes left in the pipe
     const Stopwatch watch;
-    CHECK(bench.watch(bench.interrupts.count(), Clock::now() + 50ms) == PubSubConnection::Watch::done);
+    CHECK(fixture.watch(fixture.interrupts.count(), Clock::now() + 50ms) == PubSubConnection::Watch::done);
     CHECK_FALSE(watch.within(45ms));
 }
 
 TEST_CASE("a leaving receiver notifies the serving thread if it has turned another thread away") {
-    Listening bench;
-    std::thread other = bench.watch_aside();  // this thread was turned away
+    Listening fixture;
+    std::thread other = fixture.watch_aside();  // this thread was turned away
     // The serving thread checks, and has nothing to do now or later.
-    const Duty duty = bench.link.duty();
+    const Duty duty = fixture.link.duty();
     CHECK(duty.fd == -1);
     CHECK(duty.due == redlatch::never);
-    const int calls_before = bench.calls;
-    bench.server.push(message);
+    const int calls_before = fixture.calls;
+    fixture.server.push(message);
     other.join();
-    CHECK(bench.ear.messages == 1);
-    CHECK(bench.calls > calls_before);
-    CHECK(bench.link.duty().fd >= 0);
+    CHECK(fixture.ear.messages == 1);
+    CHECK(fixture.calls > calls_before);
+    CHECK(fixture.link.duty().fd >= 0);
 }
 
 TEST_CASE("a receiver goes on until a message is for itself") {
-    Listening bench;
-    bench.ear.is_mine = false;
-    std::thread other = bench.watch_aside();
+    Listening fixture;
+    fixture.ear.is_mine = false;
+    std::thread other = fixture.watch_aside();
     for (int i = 1; i <= 3; ++i) {
-        bench.server.push(message);
-        CHECK(eventually([&] { return bench.ear.messages == i; }));
+        fixture.server.push(message);
+        CHECK(eventually([&] { return fixture.ear.messages == i; }));
     }
-    CHECK(bench.watch(bench.interrupts.count(), Clock::now()) == PubSubConnection::Watch::taken);
-    bench.ear.is_mine = true;
-    bench.server.push(message);
+    CHECK(fixture.watch(fixture.interrupts.count(), Clock::now()) == PubSubConnection::Watch::taken);
+    fixture.ear.is_mine = true;
+    fixture.server.push(message);
     other.join();
-    CHECK(bench.ear.messages == 4);
+    CHECK(fixture.ear.messages == 4);
 }
 
 TEST_CASE("a receiver takes the connection over from a serving thread that polls it already") {
-    Listening bench;
-    CHECK(bench.link.duty().fd >= 0);
-    std::thread other([&bench, seen = bench.interrupts.count()] { bench.watch(seen); });
-    CHECK(eventually([&] { return bench.calls == 1; }));
-    CHECK(bench.link.duty().fd == -1);
-    bench.interrupts.wake();
+    Listening fixture;
+    CHECK(fixture.link.duty().fd >= 0);
+    std::thread other([&fixture, seen = fixture.interrupts.count()] { fixture.watch(seen); });
+    CHECK(eventually([&] { return fixture.calls == 1; }));
+    CHECK(fixture.link.duty().fd == -1);
+    fixture.interrupts.wake();
     other.join();
 }
 
 TEST_CASE("a receiver that comes while the serving thread does not poll wakes nobody") {
-    Listening bench;
-    CHECK(bench.link.duty().fd >= 0);
-    bench.link.serve(bench.ear, Clock::now() + 10s);
-    CHECK(bench.watch(bench.interrupts.count(), Clock::now() + 50ms) == PubSubConnection::Watch::done);
-    CHECK(bench.calls == 0);
+    Listening fixture;
+    CHECK(fixture.link.duty().fd >= 0);
+    fixture.link.serve(fixture.ear, Clock::now() + 10s);
+    CHECK(fixture.watch(fixture.interrupts.count(), Clock::now() + 50ms) == PubSubConnection::Watch::done);
+    CHECK(fixture.calls == 0);
 }
 
 TEST_CASE("a leaving receiver notifies no thread if none waits") {
-    Listening bench;
-    bench.interrupts.wake();
-    CHECK(bench.watch(0) == PubSubConnection::Watch::done);
-    CHECK(bench.calls == 0);
+    Listening fixture;
+    fixture.interrupts.wake();
+    CHECK(fixture.watch(0) == PubSubConnection::Watch::done);
+    CHECK(fixture.calls == 0);
 }
 
 TEST_CASE("a command for several channels that is refused as a whole is repeated for each of them") {

@@ -30,7 +30,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Bench {
+struct Fixture {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -87,17 +87,17 @@ const Role party_role{"barrier: party", [](std::span<const std::string> args) {
 TEST_CASE("code written for std::barrier works with a Barrier") {
     std::barrier<> local(3);
     CHECK(meet(local));
-    Bench bench;
-    Barrier barrier{bench.client, "start", 3};
+    Fixture fixture;
+    Barrier barrier{fixture.client, "start", 3};
     CHECK(meet(barrier));
     CHECK(barrier.inspect().phase == 21);
     CHECK(barrier.inspect().arrived == 0);
 }
 
 TEST_CASE("parties of several clients meet, and the state shows who has arrived") {
-    Bench bench;
-    Client other{bench.server.url()};
-    Barrier mine{bench.client, "start", 2}, theirs{other, "start", 2};
+    Fixture fixture;
+    Client other{fixture.server.url()};
+    Barrier mine{fixture.client, "start", 2}, theirs{other, "start", 2};
     CHECK_FALSE(mine.inspect().exists);
     CHECK(mine.parties() == 2);
     CHECK(mine.name() == "start");
@@ -112,13 +112,13 @@ TEST_CASE("parties of several clients meet, and the state shows who has arrived"
         theirs.arrive_and_wait();
         CHECK(mine.wait_for(first, 20s));
     }
-    CHECK(bench.redis.exists("start"));
-    CHECK_FALSE(bench.redis.exists("{start}:arrivals"));
+    CHECK(fixture.redis.exists("start"));
+    CHECK_FALSE(fixture.redis.exists("{start}:arrivals"));
 }
 
 TEST_CASE("a party that drops out counts in this phase, and is not expected in the next") {
-    Bench bench;
-    Barrier barrier{bench.client, "start", 3};
+    Fixture fixture;
+    Barrier barrier{fixture.client, "start", 3};
     barrier.arrive_and_drop();
     CHECK(barrier.inspect().parties == 3);
     CHECK(barrier.inspect().arrived == 1);
@@ -134,21 +134,21 @@ TEST_CASE("a party that drops out counts in this phase, and is not expected in t
     // The last one takes the barrier with it. The next arrival makes a new one.
     barrier.arrive_and_drop();
     CHECK_FALSE(barrier.inspect().exists);
-    CHECK_FALSE(bench.redis.exists("start"));
+    CHECK_FALSE(fixture.redis.exists("start"));
     static_cast<void>(barrier.arrive());
     CHECK(barrier.inspect().parties == 3);
     CHECK(barrier.inspect().phase == 1);
 }
 
 TEST_CASE("an arrival that is taken back does not count") {
-    Bench bench;
-    Barrier barrier{bench.client, "start", 2};
+    Fixture fixture;
+    Barrier barrier{fixture.client, "start", 2};
     CHECK(barrier.withdraw(barrier.arrive()));
     CHECK(barrier.inspect().arrived == 0);
     CHECK_FALSE(barrier.arrive_and_wait_for(10ms));
     CHECK(barrier.inspect().arrived == 0);
     std::stop_source stop;
-    auto waiting = start_waiting(bench.client, [&] { return barrier.arrive_and_wait(stop.get_token()); });
+    auto waiting = start_waiting(fixture.client, [&] { return barrier.arrive_and_wait(stop.get_token()); });
     CHECK(barrier.inspect().arrived == 1);
     stop.request_stop();
     CHECK_FALSE(waiting.get());
@@ -162,21 +162,21 @@ TEST_CASE("an arrival that is taken back does not count") {
 }
 
 TEST_CASE("who waits sends nothing until the phase ends") {
-    Bench bench;
-    Barrier barrier{bench.client, "start", 6};
+    Fixture fixture;
+    Barrier barrier{fixture.client, "start", 6};
     std::vector<std::future<void>> waiting;
-    for (int i = 0; i < 5; ++i) waiting.push_back(start_waiting(bench.client, [&] { barrier.arrive_and_wait(); }));
-    CHECK(stops_sending(bench.client));
-    Client other{bench.server.url()};
+    for (int i = 0; i < 5; ++i) waiting.push_back(start_waiting(fixture.client, [&] { barrier.arrive_and_wait(); }));
+    CHECK(stops_sending(fixture.client));
+    Client other{fixture.server.url()};
     Barrier{other, "start", 6}.arrive_and_wait();
     for (auto& one : waiting) CHECK(ready(one));
 }
 
 TEST_CASE("arrivals are renewed, and end with their lease when nobody renews them") {
-    Bench bench;
-    Barrier theirs{bench.client, "start", 2};
+    Fixture fixture;
+    Barrier theirs{fixture.client, "start", 2};
     {
-        Client client{bench.server.url(), with_watchdog(short_lease)};
+        Client client{fixture.server.url(), with_watchdog(short_lease)};
         Barrier mine{client, "start", 2};
         static_cast<void>(mine.arrive());
         REQUIRE(eventually([&] { return client.stats().renewals >= 4; }, 30s));
@@ -192,16 +192,16 @@ TEST_CASE("arrivals are renewed, and end with their lease when nobody renews the
 }
 
 TEST_CASE("a barrier that is removed ends with hold_lost for those that wait, and begins anew") {
-    Bench bench;
-    Barrier barrier{bench.client, "start", 2};
+    Fixture fixture;
+    Barrier barrier{fixture.client, "start", 2};
     CHECK_FALSE(barrier.remove());
-    auto waiting = start_waiting(bench.client, [&] { return code_of([&] { barrier.arrive_and_wait(); }); });
+    auto waiting = start_waiting(fixture.client, [&] { return code_of([&] { barrier.arrive_and_wait(); }); });
     Barrier::Arrival kept = barrier.arrive();  // ends the first phase
     CHECK_FALSE(waiting.get());
-    waiting = start_waiting(bench.client, [&] { return code_of([&] { barrier.arrive_and_wait(); }); });
+    waiting = start_waiting(fixture.client, [&] { return code_of([&] { barrier.arrive_and_wait(); }); });
     CHECK(barrier.remove());
     CHECK(waiting.get() == errc::hold_lost);
-    CHECK(bench.redis.keys().size() == 1);  // the marks of requests
+    CHECK(fixture.redis.keys().size() == 1);  // the marks of requests
     // Another barrier of that name, in the same phase.
     Barrier::Arrival old = barrier.arrive();
     CHECK(barrier.remove());
@@ -225,8 +225,8 @@ TEST_CASE("who waits learns with the next renewal that the server has lost the b
 }
 
 TEST_CASE("errors are thrown, or stored with an error code") {
-    Bench bench;
-    Barrier two{bench.client, "start", 2}, three{bench.client, "start", 3};
+    Fixture fixture;
+    Barrier two{fixture.client, "start", 2}, three{fixture.client, "start", 3};
     static_cast<void>(two.arrive());
     std::error_code ec;
     CHECK(code_of([&] { static_cast<void>(three.arrive()); }) == errc::invalid_argument);
@@ -240,16 +240,16 @@ TEST_CASE("errors are thrown, or stored with an error code") {
     CHECK_FALSE(ec);
     // Keys of something else.
     for (const std::string key : {"text", "lock"}) {
-        bench.redis.text("SET", "text", "x");
-        bench.redis.integer("HSET", "lock", "somebody:1", 1);
-        Barrier wrong{bench.client, key, 2};
+        fixture.redis.text("SET", "text", "x");
+        fixture.redis.integer("HSET", "lock", "somebody:1", 1);
+        Barrier wrong{fixture.client, key, 2};
         CHECK(code_of([&] { static_cast<void>(wrong.arrive()); }) == errc::wrong_type);
         CHECK(code_of([&] { wrong.inspect(); }) == errc::wrong_type);
         wrong.arrive_and_drop(ec);
         CHECK(ec == errc::wrong_type);
         CHECK_FALSE(wrong.remove(ec));
         CHECK(ec == errc::wrong_type);
-        CHECK(bench.redis.exists(key));
+        CHECK(fixture.redis.exists(key));
     }
 }
 

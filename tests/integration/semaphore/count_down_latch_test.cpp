@@ -37,8 +37,8 @@ using HiredisLatch = CountDownLatch;
 
 const std::string channel = "redisson_countdownlatch__channel__{start}";
 
-struct Bench {
-    explicit Bench(const ClientOptions& options = {}) : client(server.url(), options), latch(client, "start") {}
+struct Fixture {
+    explicit Fixture(const ClientOptions& options = {}) : client(server.url(), options), latch(client, "start") {}
 
     RedisServer server;
     RawRedis redis{server};
@@ -92,78 +92,78 @@ const Role waiter{"latch waiter", [](std::span<const std::string> args) {
 TEST_CASE("code written for std::latch works with a CountDownLatch") {
     std::latch local(4);
     CHECK(meet(local));
-    Bench bench;
-    CHECK(bench.latch.try_set_count(4));
-    CHECK(meet(bench.latch));
+    Fixture fixture;
+    CHECK(fixture.latch.try_set_count(4));
+    CHECK(meet(fixture.latch));
 }
 
 TEST_CASE("a count is set once, counted down to zero, and then absent") {
-    Bench bench;
-    CHECK(bench.latch.count() == 0);
-    CHECK(bench.latch.try_wait());
-    CHECK(bench.latch.try_set_count(3));
-    CHECK_FALSE(bench.latch.try_set_count(7));
-    CHECK(bench.redis.text("GET", "start") == "3");
-    bench.latch.count_down();
-    CHECK(bench.latch.count() == 2);
-    CHECK_FALSE(bench.latch.try_wait());
-    bench.latch.count_down(0);
-    CHECK(bench.latch.count() == 2);
-    bench.latch.count_down(5);
-    CHECK(bench.latch.count() == 0);
-    CHECK_FALSE(bench.redis.exists("start"));
-    bench.latch.count_down();
-    CHECK_FALSE(bench.redis.exists("start"));
-    CHECK(bench.latch.try_set_count(1));
-    CHECK(bench.latch.reset());
-    CHECK_FALSE(bench.latch.reset());
-    CHECK(bench.latch.name() == "start");
+    Fixture fixture;
+    CHECK(fixture.latch.count() == 0);
+    CHECK(fixture.latch.try_wait());
+    CHECK(fixture.latch.try_set_count(3));
+    CHECK_FALSE(fixture.latch.try_set_count(7));
+    CHECK(fixture.redis.text("GET", "start") == "3");
+    fixture.latch.count_down();
+    CHECK(fixture.latch.count() == 2);
+    CHECK_FALSE(fixture.latch.try_wait());
+    fixture.latch.count_down(0);
+    CHECK(fixture.latch.count() == 2);
+    fixture.latch.count_down(5);
+    CHECK(fixture.latch.count() == 0);
+    CHECK_FALSE(fixture.redis.exists("start"));
+    fixture.latch.count_down();
+    CHECK_FALSE(fixture.redis.exists("start"));
+    CHECK(fixture.latch.try_set_count(1));
+    CHECK(fixture.latch.reset());
+    CHECK_FALSE(fixture.latch.reset());
+    CHECK(fixture.latch.name() == "start");
 }
 
 #ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("invalid counts are refused before anything is sent") {
-    Bench bench;
-    CommandMonitor monitor(bench.server);
+    Fixture fixture;
+    CommandMonitor monitor(fixture.server);
     std::error_code ec;
     for (const std::ptrdiff_t count : {std::ptrdiff_t(0), std::ptrdiff_t(-1), HiredisLatch::max() + 1}) {
-        CHECK(code_of([&] { bench.latch.try_set_count(count); }) == errc::invalid_argument);
-        CHECK_FALSE(bench.latch.try_set_count(count, ec));
+        CHECK(code_of([&] { fixture.latch.try_set_count(count); }) == errc::invalid_argument);
+        CHECK_FALSE(fixture.latch.try_set_count(count, ec));
         CHECK(ec == errc::invalid_argument);
     }
-    CHECK(code_of([&] { bench.latch.count_down(-1); }) == errc::invalid_argument);
-    CHECK(code_of([&] { bench.latch.arrive_and_wait(-1); }) == errc::invalid_argument);
-    bench.latch.count_down(HiredisLatch::max() + 1, ec);
+    CHECK(code_of([&] { fixture.latch.count_down(-1); }) == errc::invalid_argument);
+    CHECK(code_of([&] { fixture.latch.arrive_and_wait(-1); }) == errc::invalid_argument);
+    fixture.latch.count_down(HiredisLatch::max() + 1, ec);
     CHECK(ec == errc::invalid_argument);
-    CHECK(code_of([&] { HiredisLatch(bench.client, ""); }) == errc::invalid_argument);
+    CHECK(code_of([&] { HiredisLatch(fixture.client, ""); }) == errc::invalid_argument);
     CHECK(monitor.take_total() == 0);
 }
 
 #ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("the last count-down without the right to DEL takes effect when the right is there") {
-    Bench bench;
-    Client other{bench.server.url()};  // has sent nothing about this latch
+    Fixture fixture;
+    Client other{fixture.server.url()};  // has sent nothing about this latch
     HiredisLatch same{other, "start"};
-    REQUIRE(bench.latch.try_set_count(1));
-    bench.redis.text("ACL", "SETUSER", "default", "-del");
+    REQUIRE(fixture.latch.try_set_count(1));
+    fixture.redis.text("ACL", "SETUSER", "default", "-del");
     CHECK(code_of([&] { same.count_down(); }) == errc::rejected);
-    CHECK(bench.latch.count() == 1);
-    bench.redis.text("ACL", "SETUSER", "default", "+del");
-    CHECK(eventually([&] { return !bench.redis.exists("start"); }, 20s));
+    CHECK(fixture.latch.count() == 1);
+    fixture.redis.text("ACL", "SETUSER", "default", "+del");
+    CHECK(eventually([&] { return !fixture.redis.exists("start"); }, 20s));
 }
 #endif
 
 TEST_CASE("all waiting threads and processes continue when the count reaches zero") {
-    Bench bench;
-    bench.latch.try_set_count(2);
-    auto child = spawn_self("latch waiter", {bench.server.url()});
+    Fixture fixture;
+    fixture.latch.try_set_count(2);
+    auto child = spawn_self("latch waiter", {fixture.server.url()});
     std::vector<std::future<bool>> threads;
-    for (int i = 0; i < 5; ++i) threads.push_back(start([&] { return bench.latch.wait_for(20s); }));
-    REQUIRE(is_listened_to(bench.redis, 2));
-    REQUIRE(has_waiters(bench.client, 5));
-    bench.latch.count_down();
+    for (int i = 0; i < 5; ++i) threads.push_back(start([&] { return fixture.latch.wait_for(20s); }));
+    REQUIRE(is_listened_to(fixture.redis, 2));
+    REQUIRE(has_waiters(fixture.client, 5));
+    fixture.latch.count_down();
     CHECK(threads[0].wait_for(20ms) == std::future_status::timeout);
     const Stopwatch watch;
-    bench.latch.count_down();
+    fixture.latch.count_down();
     for (auto& thread : threads) CHECK(thread.get());
     const auto status = child.wait();
     REQUIRE(status);
@@ -173,17 +173,17 @@ TEST_CASE("all waiting threads and processes continue when the count reaches zer
 }
 
 TEST_CASE("a waiting process sends nothing, and at the end one query for all of its threads") {
-    Bench bench;
-    Client other(bench.server.url());
+    Fixture fixture;
+    Client other(fixture.server.url());
     CountDownLatch same(other, "start");
     same.try_set_count(1);
     std::vector<std::future<void>> threads;
     // A thread that joins the queue after the end would send its own query.
-    for (int i = 0; i < 8; ++i) threads.push_back(start_waiting(bench.client, [&] { bench.latch.wait(); }));
-    REQUIRE(is_listened_to(bench.redis));
+    for (int i = 0; i < 8; ++i) threads.push_back(start_waiting(fixture.client, [&] { fixture.latch.wait(); }));
+    REQUIRE(is_listened_to(fixture.redis));
     // The client has the confirmation, too, and has queried again.
-    CommandMonitor monitor(bench.server);
-    REQUIRE(eventually([&] { return bench.redis.script_calls() >= 10; }, 20s));
+    CommandMonitor monitor(fixture.server);
+    REQUIRE(eventually([&] { return fixture.redis.script_calls() >= 10; }, 20s));
     CHECK(falls_silent(monitor));
     same.count_down();
     for (auto& thread : threads) thread.get();
@@ -192,91 +192,91 @@ TEST_CASE("a waiting process sends nothing, and at the end one query for all of 
 #endif
 
 TEST_CASE("a wait ends at its deadline or by a stop request, and leaves nothing") {
-    Bench bench;
-    bench.latch.try_set_count(1);
+    Fixture fixture;
+    fixture.latch.try_set_count(1);
     const Stopwatch watch;
-    CHECK_FALSE(bench.latch.wait_for(50ms));
+    CHECK_FALSE(fixture.latch.wait_for(50ms));
     CHECK(watch.elapsed() >= 50ms);
-    CHECK_FALSE(bench.latch.wait_until(std::chrono::system_clock::now() + 20ms));
-    CHECK_FALSE(bench.latch.wait_for(0ms));
-    CHECK_FALSE(bench.latch.wait_for(-1h));
+    CHECK_FALSE(fixture.latch.wait_until(std::chrono::system_clock::now() + 20ms));
+    CHECK_FALSE(fixture.latch.wait_for(0ms));
+    CHECK_FALSE(fixture.latch.wait_for(-1h));
     std::stop_source stop;
-    auto stopped = start_waiting(bench.client, [&] { return bench.latch.wait(stop.get_token()); });
-    auto arrived = start_waiting(bench.client, [&] {
+    auto stopped = start_waiting(fixture.client, [&] { return fixture.latch.wait(stop.get_token()); });
+    auto arrived = start_waiting(fixture.client, [&] {
         std::error_code ec = errc::unsupported;
-        const bool ended = bench.latch.wait_for(Milliseconds::max(), stop.get_token(), ec);
+        const bool ended = fixture.latch.wait_for(Milliseconds::max(), stop.get_token(), ec);
         return !ended && !ec;
     });
     stop.request_stop();
     CHECK_FALSE(stopped.get());
     CHECK(arrived.get());
-    CHECK_FALSE(bench.latch.wait(stop.get_token()));
+    CHECK_FALSE(fixture.latch.wait(stop.get_token()));
     // It arrives all the same.
-    bench.latch.reset();
-    bench.latch.try_set_count(2);
-    CHECK_FALSE(bench.latch.arrive_and_wait(stop.get_token()));
-    CHECK(bench.latch.count() == 1);
+    fixture.latch.reset();
+    fixture.latch.try_set_count(2);
+    CHECK_FALSE(fixture.latch.arrive_and_wait(stop.get_token()));
+    CHECK(fixture.latch.count() == 1);
 }
 
 #ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("the last thread to arrive needs one command") {
-    Bench bench;
-    bench.latch.try_set_count(1);
-    bench.latch.count();
-    bench.latch.arrive_and_wait();
-    bench.latch.try_set_count(1);
-    CommandMonitor monitor(bench.server);
-    bench.latch.arrive_and_wait();
+    Fixture fixture;
+    fixture.latch.try_set_count(1);
+    fixture.latch.count();
+    fixture.latch.arrive_and_wait();
+    fixture.latch.try_set_count(1);
+    CommandMonitor monitor(fixture.server);
+    fixture.latch.arrive_and_wait();
     CHECK(monitor.take_total() == 1);
 }
 #endif
 
 // Java's waiters open their gate on "0" and close it on "1". Deleting a latch sends them "1", which wakes no waiter.
 TEST_CASE("messages are those that Redisson's waiters expect, and reset() wakes them, too") {
-    Bench bench;
-    Messages messages(bench.server, channel);
-    bench.latch.try_set_count(2);
+    Fixture fixture;
+    Messages messages(fixture.server, channel);
+    fixture.latch.try_set_count(2);
     CHECK(messages.take() == Words{"1"});
-    bench.latch.try_set_count(2);
-    bench.latch.count_down();
+    fixture.latch.try_set_count(2);
+    fixture.latch.count_down();
     CHECK(messages.take().empty());
-    bench.latch.count_down();
+    fixture.latch.count_down();
     CHECK(messages.take() == Words{"0"});
-    bench.latch.count_down();
+    fixture.latch.count_down();
     CHECK(messages.take().empty());
-    bench.latch.try_set_count(2);
-    bench.latch.reset();
+    fixture.latch.try_set_count(2);
+    fixture.latch.reset();
     CHECK(messages.take() == Words{"1", "0"});
-    bench.latch.reset();
+    fixture.latch.reset();
     CHECK(messages.take().empty());
 }
 
 TEST_CASE("a Redisson client's count-down and deletion wake our waiters") {
-    Bench bench;
-    bench.redis.call("SET", "start", 1);
-    auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
-    REQUIRE(is_listened_to(bench.redis));
-    bench.redis.call("DEL", "start");
-    bench.redis.call("PUBLISH", channel, "1");
+    Fixture fixture;
+    fixture.redis.call("SET", "start", 1);
+    auto waiting = start_waiting(fixture.client, [&] { return fixture.latch.wait_for(20s); });
+    REQUIRE(is_listened_to(fixture.redis));
+    fixture.redis.call("DEL", "start");
+    fixture.redis.call("PUBLISH", channel, "1");
     CHECK(waiting.get());
-    bench.redis.call("SET", "start", 1);
-    waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
-    bench.redis.call("DEL", "start");
-    bench.redis.call("PUBLISH", channel, "0");
+    fixture.redis.call("SET", "start", 1);
+    waiting = start_waiting(fixture.client, [&] { return fixture.latch.wait_for(20s); });
+    fixture.redis.call("DEL", "start");
+    fixture.redis.call("PUBLISH", channel, "0");
     CHECK(waiting.get());
 }
 
 // A waiter that queried after the next count was set used to see that count, and to wait for it as well.
 TEST_CASE("a waiter continues even if another count is set right after the end of its own") {
-    Bench bench;
-    Client other(bench.server.url());
+    Fixture fixture;
+    Client other(fixture.server.url());
     CountDownLatch same(other, "start");
     same.try_set_count(1);
     for (int i = 0; i < 30; ++i) {
         CAPTURE(i);
-        auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
-        auto two = start([&] { return bench.latch.wait_for(20s); });
-        REQUIRE(has_waiters(bench.client, static_cast<std::uint64_t>(2 * i + 2)));
+        auto waiting = start_waiting(fixture.client, [&] { return fixture.latch.wait_for(20s); });
+        auto two = start([&] { return fixture.latch.wait_for(20s); });
+        REQUIRE(has_waiters(fixture.client, static_cast<std::uint64_t>(2 * i + 2)));
         if (i % 2 == 0)
             CHECK(same.reset());
         else
@@ -286,73 +286,73 @@ TEST_CASE("a waiter continues even if another count is set right after the end o
         CHECK(waiting.get());
         CHECK(two.get());
     }
-    CHECK_FALSE(bench.latch.wait_for(30ms));
+    CHECK_FALSE(fixture.latch.wait_for(30ms));
 }
 
 TEST_CASE("a waiter continues if its count ends without a message and another one is set") {
-    Bench bench;
+    Fixture fixture;
     for (int i = 0; i < 3; ++i) {
         CAPTURE(i);
-        REQUIRE(bench.latch.try_set_count(1));
-        auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
+        REQUIRE(fixture.latch.try_set_count(1));
+        auto waiting = start_waiting(fixture.client, [&] { return fixture.latch.wait_for(20s); });
         // As the expiry of the key does, or the server's loss of its data.
-        CHECK(bench.redis.integer("DEL", "start") == 1);
-        REQUIRE(bench.latch.try_set_count(5));
+        CHECK(fixture.redis.integer("DEL", "start") == 1);
+        REQUIRE(fixture.latch.try_set_count(5));
         REQUIRE(ready(waiting));
         CHECK(waiting.get());
-        bench.latch.reset();
+        fixture.latch.reset();
     }
 }
 
 #ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("fault: message of a latch's end lost: the waiter continues when the subscription is back") {
-    Bench bench;
-    bench.latch.try_set_count(1);
-    auto waiting = start_waiting(bench.client, [&] { return bench.latch.wait_for(20s); });
-    REQUIRE(is_listened_to(bench.redis));
+    Fixture fixture;
+    fixture.latch.try_set_count(1);
+    auto waiting = start_waiting(fixture.client, [&] { return fixture.latch.wait_for(20s); });
+    REQUIRE(is_listened_to(fixture.redis));
     const Stopwatch watch;
-    bench.redis.call("DEL", "start");
-    bench.redis.kill_clients("pubsub");
+    fixture.redis.call("DEL", "start");
+    fixture.redis.kill_clients("pubsub");
     CHECK(waiting.get());
     CHECK(watch.within(patient(4s)));
 }
 #endif
 
 TEST_CASE("a latch keeps a TTL on its key, and all other keys expire") {
-    Bench bench;
-    bench.latch.try_set_count(5);
-    bench.redis.call("PEXPIRE", "start", 100'000);
-    bench.latch.count_down();
-    CHECK(bench.redis.pttl("start") > 90'000);
-    bench.latch.reset();
-    for (const std::string& key : bench.redis.list("KEYS", "*")) {
+    Fixture fixture;
+    fixture.latch.try_set_count(5);
+    fixture.redis.call("PEXPIRE", "start", 100'000);
+    fixture.latch.count_down();
+    CHECK(fixture.redis.pttl("start") > 90'000);
+    fixture.latch.reset();
+    for (const std::string& key : fixture.redis.list("KEYS", "*")) {
         CAPTURE(key);
         CHECK(key.find("{start}") != std::string::npos);
-        CHECK(bench.redis.pttl(key) > 0);
-        CHECK(bench.redis.pttl(key) <= 120'000);
+        CHECK(fixture.redis.pttl(key) > 0);
+        CHECK(fixture.redis.pttl(key) <= 120'000);
     }
 }
 
 TEST_CASE("a latch's key of another type is an error, and stays unchanged") {
-    Bench bench;
-    bench.redis.call("HSET", "start", "a", "b");
-    CHECK(code_of([&] { bench.latch.try_set_count(1); }) == errc::wrong_type);
-    CHECK(code_of([&] { bench.latch.count_down(); }) == errc::wrong_type);
-    CHECK(code_of([&] { bench.latch.wait(); }) == errc::wrong_type);
-    CHECK(code_of([&] { bench.latch.count(); }) == errc::wrong_type);
-    CHECK(code_of([&] { bench.latch.reset(); }) == errc::wrong_type);
-    bench.redis.call("DEL", "start");
-    bench.redis.call("SET", "start", "many");
-    CHECK(code_of([&] { bench.latch.count_down(); }) == errc::wrong_type);
-    CHECK(code_of([&] { return bench.latch.wait_for(20s); }) == errc::wrong_type);
-    CHECK(code_of([&] { bench.latch.count(); }) == errc::wrong_type);
-    CHECK(bench.redis.text("GET", "start") == "many");
+    Fixture fixture;
+    fixture.redis.call("HSET", "start", "a", "b");
+    CHECK(code_of([&] { fixture.latch.try_set_count(1); }) == errc::wrong_type);
+    CHECK(code_of([&] { fixture.latch.count_down(); }) == errc::wrong_type);
+    CHECK(code_of([&] { fixture.latch.wait(); }) == errc::wrong_type);
+    CHECK(code_of([&] { fixture.latch.count(); }) == errc::wrong_type);
+    CHECK(code_of([&] { fixture.latch.reset(); }) == errc::wrong_type);
+    fixture.redis.call("DEL", "start");
+    fixture.redis.call("SET", "start", "many");
+    CHECK(code_of([&] { fixture.latch.count_down(); }) == errc::wrong_type);
+    CHECK(code_of([&] { return fixture.latch.wait_for(20s); }) == errc::wrong_type);
+    CHECK(code_of([&] { fixture.latch.count(); }) == errc::wrong_type);
+    CHECK(fixture.redis.text("GET", "start") == "many");
 }
 
 #ifndef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("fault: reply or request of a count-down lost: each change takes effect once") {
-    Bench bench;
-    Proxy proxy(bench.server.url());
+    Fixture fixture;
+    Proxy proxy(fixture.server.url());
     Client client(proxy.url(), {.command_timeout = 200ms});
     CountDownLatch latch(client, "start");
     latch.count();
@@ -373,8 +373,8 @@ TEST_CASE("fault: reply or request of a count-down lost: each change takes effec
 }
 
 TEST_CASE("a delayed count-down that arrives after its resend takes no effect") {
-    Bench bench;
-    Proxy proxy(bench.server.url());
+    Fixture fixture;
+    Proxy proxy(fixture.server.url());
     Client client(proxy.url(), {.command_timeout = 100ms});
     CountDownLatch latch(client, "start");
     latch.try_set_count(5);
@@ -392,56 +392,56 @@ TEST_CASE("a delayed count-down that arrives after its resend takes no effect") 
 }
 
 TEST_CASE("without memory a count is refused, but counting down still works") {
-    Bench bench;
-    bench.latch.try_set_count(2);
-    bench.latch.count_down();
-    bench.redis.call("CONFIG", "SET", "maxmemory", 1);
-    Client hasty(bench.server.url(), {.unreachable_timeout = 300ms});
+    Fixture fixture;
+    fixture.latch.try_set_count(2);
+    fixture.latch.count_down();
+    fixture.redis.call("CONFIG", "SET", "maxmemory", 1);
+    Client hasty(fixture.server.url(), {.unreachable_timeout = 300ms});
     HiredisLatch another(hasty, "another");
     // A last try without time for its reply reports only that there was none.
     CHECK(eventually([&] { return code_of([&] { another.try_set_count(1); }) == errc::overloaded; }, 20s));
-    bench.latch.count_down();
-    CHECK_FALSE(bench.redis.exists("start"));
+    fixture.latch.count_down();
+    CHECK_FALSE(fixture.redis.exists("start"));
 }
 
 TEST_CASE("a count-down without a reply fails in time, and takes effect when the server is back") {
-    Bench bench({.command_timeout = 100ms, .unreachable_timeout = 200ms});
-    Client unhurried(bench.server.url());
+    Fixture fixture({.command_timeout = 100ms, .unreachable_timeout = 200ms});
+    Client unhurried(fixture.server.url());
     HiredisLatch same(unhurried, "start");
     same.try_set_count(2);
     same.count_down();
     std::error_code ec;
-    REQUIRE(eventually([&] { return bench.latch.count(ec) == 1; }, 20s));  // there is a connection
-    bench.server.stop();
+    REQUIRE(eventually([&] { return fixture.latch.count(ec) == 1; }, 20s));  // there is a connection
+    fixture.server.stop();
     const Stopwatch watch;
-    bench.latch.count_down(ec);
+    fixture.latch.count_down(ec);
     CHECK(ec == errc::unreachable);
     CHECK(watch.within(patient(5s)));
-    bench.server.cont();
-    CHECK(eventually([&] { return !bench.redis.exists("start"); }, 20s));
+    fixture.server.cont();
+    CHECK(eventually([&] { return !fixture.redis.exists("start"); }, 20s));
 }
 
 TEST_CASE("a forked child waits for a latch on its own connections") {
-    Bench bench;
-    bench.latch.try_set_count(2);
-    bench.latch.count_down(1);
-    const std::string parent = bench.client.id();
+    Fixture fixture;
+    fixture.latch.try_set_count(2);
+    fixture.latch.count_down(1);
+    const std::string parent = fixture.client.id();
     auto child = ChildProcess::run([&] {
-        if (bench.client.id() == parent || bench.latch.try_wait()) return 1;
-        bench.latch.arrive_and_wait();
+        if (fixture.client.id() == parent || fixture.latch.try_wait()) return 1;
+        fixture.latch.arrive_and_wait();
         return 0;
     });
-    CHECK(bench.latch.wait_for(20s));
+    CHECK(fixture.latch.wait_for(20s));
     const auto status = child.wait();
     REQUIRE(status);
     CHECK(status->ok());
 }
 
 TEST_CASE("fault: a count that could not be set in time does not appear after a reset") {
-    Bench bench;
-    CHECK(bench.latch.try_set_count(2));  // the server has the script cached
-    CHECK(bench.latch.reset());
-    Proxy proxy(bench.server.url());
+    Fixture fixture;
+    CHECK(fixture.latch.try_set_count(2));  // the server has the script cached
+    CHECK(fixture.latch.reset());
+    Proxy proxy(fixture.server.url());
     Client far(proxy.url(), {.command_timeout = 100ms, .unreachable_timeout = 100ms});
     HiredisLatch latch(far, "start");
     proxy.hold_next_requests(1, set_digest);
@@ -453,11 +453,11 @@ TEST_CASE("fault: a count that could not be set in time does not appear after a 
         return eventually([&] { return proxy.counts().held == 1; }, 1s);
     }));
     REQUIRE(eventually([&] { return latch.reset(ec), !ec; }, 20s));
-    REQUIRE(eventually([&] { return bench.redis.keys("redlatch_latch_requests:*" + far.id()).size() == 1; }, 20s));
-    const auto scripts = [&] { return bench.redis.command_calls()["evalsha"]; };
+    REQUIRE(eventually([&] { return fixture.redis.keys("redlatch_latch_requests:*" + far.id()).size() == 1; }, 20s));
+    const auto scripts = [&] { return fixture.redis.command_calls()["evalsha"]; };
     const auto before = scripts();
     proxy.release();
     REQUIRE(eventually([&] { return scripts() > before; }, 20s));
-    CHECK_FALSE(bench.redis.exists("start"));
+    CHECK_FALSE(fixture.redis.exists("start"));
 }
 #endif

@@ -31,7 +31,7 @@ using namespace std::chrono_literals;
 namespace {
 
 template <class Kind>
-struct Bench {
+struct Fixture {
     ClientOptions options() {
         return {.key_prefix = "shop:", .on_event = [this](const Event& event) {
                     const std::lock_guard guard(mutex);
@@ -91,129 +91,129 @@ bool has_a_turn(PermitExpirableSemaphore& seats, std::stop_token stop = {}) {
 
 TEST_CASE_TEMPLATE("a wait for a semaphore that nobody has set up raises one event, and goes on", Kind, Semaphore,
                    PermitExpirableSemaphore) {
-    Bench<Kind> bench;
+    Fixture<Kind> fixture;
     const Stopwatch watch;
-    auto waiter = start_waiting(bench.client, [&] { return has_a_turn(bench.seats); });
-    CHECK(eventually([&] { return bench.told() == 1; }));
+    auto waiter = start_waiting(fixture.client, [&] { return has_a_turn(fixture.seats); });
+    CHECK(eventually([&] { return fixture.told() == 1; }));
     CHECK(watch.within(ClientOptions().command_timeout));
     {
-        const std::lock_guard guard(bench.mutex);
-        CHECK(bench.events.back().name == "shop:seats");
-        CHECK(bench.events.back().detail ==
+        const std::lock_guard guard(fixture.mutex);
+        CHECK(fixture.events.back().name == "shop:seats");
+        CHECK(fixture.events.back().detail ==
               "a caller waits for its permits, but nobody has set it up; call try_set_permits()");
     }
     CHECK_FALSE(ready(waiter, 50ms));
-    CHECK(bench.seats.try_set_permits(1));
+    CHECK(fixture.seats.try_set_permits(1));
     REQUIRE(ready(waiter));
     CHECK(waiter.get());
-    CHECK(bench.told_only(1));
+    CHECK(fixture.told_only(1));
 }
 
 TEST_CASE_TEMPLATE("each wait tells it once, however often it asks again", Kind, Semaphore, PermitExpirableSemaphore) {
-    Bench<Kind> bench;
+    Fixture<Kind> fixture;
     for (std::size_t wait = 1; wait <= 2; ++wait) {
         std::stop_source stop;
-        auto waiter = start_waiting(bench.client, [&] { return has_a_turn(bench.seats, stop.get_token()); });
-        REQUIRE(bench.is_listened_to());
+        auto waiter = start_waiting(fixture.client, [&] { return has_a_turn(fixture.seats, stop.get_token()); });
+        REQUIRE(fixture.is_listened_to());
         for (int message = 0; message < 3; ++message) {
-            const std::uint64_t before = bench.client.stats().commands;
-            bench.redis.command({"PUBLISH", "redisson_sc:{shop:seats}", "1"});
-            CHECK(eventually([&] { return bench.client.stats().commands > before; }));
+            const std::uint64_t before = fixture.client.stats().commands;
+            fixture.redis.command({"PUBLISH", "redisson_sc:{shop:seats}", "1"});
+            CHECK(eventually([&] { return fixture.client.stats().commands > before; }));
         }
         stop.request_stop();
         REQUIRE(ready(waiter));
         CHECK_FALSE(waiter.get());
-        CHECK(bench.told_only(wait));
+        CHECK(fixture.told_only(wait));
     }
 }
 
 TEST_CASE_TEMPLATE("a semaphore that is removed while callers wait for it raises the event, too", Kind, Semaphore,
                    PermitExpirableSemaphore) {
-    Bench<Kind> bench;
-    bench.seats.try_set_permits(0);
-    auto waiter = start_waiting(bench.client, [&] { return has_a_turn(bench.seats); });
-    REQUIRE(bench.is_listened_to());
-    CHECK(bench.told_only(0));
-    CHECK(bench.seats.remove());
-    bench.redis.command({"PUBLISH", "redisson_sc:{shop:seats}", "1"});
-    CHECK(eventually([&] { return bench.told() == 1; }));
-    CHECK(bench.seats.try_set_permits(1));
+    Fixture<Kind> fixture;
+    fixture.seats.try_set_permits(0);
+    auto waiter = start_waiting(fixture.client, [&] { return has_a_turn(fixture.seats); });
+    REQUIRE(fixture.is_listened_to());
+    CHECK(fixture.told_only(0));
+    CHECK(fixture.seats.remove());
+    fixture.redis.command({"PUBLISH", "redisson_sc:{shop:seats}", "1"});
+    CHECK(eventually([&] { return fixture.told() == 1; }));
+    CHECK(fixture.seats.try_set_permits(1));
     REQUIRE(ready(waiter));
     CHECK(waiter.get());
 }
 
 TEST_CASE_TEMPLATE("operations and objects that hold permits tell it, too", Kind, Semaphore, PermitExpirableSemaphore) {
-    Bench<Kind> bench;
+    Fixture<Kind> fixture;
     // A call whose query gets no reply in its time has nothing to tell.
     const auto is_told = [&](std::size_t times, auto call) {
         return succeeds_once(
             [&] {
                 CHECK_FALSE(call());
-                return bench.told_only(times);
+                return fixture.told_only(times);
             },
             3);
     };
-    CHECK(is_told(1, [&] { return bench.seats.try_hold_for(20ms, 1); }));
-    CHECK(is_told(2, [&] { return bench.seats.try_acquire_for(20ms); }));
-    CHECK(is_told(3, [&] { return bench.seats.async_try_acquire_for(20ms, 1).future().get(); }));
-    auto operation = bench.seats.async_acquire(1).future();
-    CHECK(eventually([&] { return bench.told() == 4; }));
-    CHECK(bench.seats.try_set_permits(1));
+    CHECK(is_told(1, [&] { return fixture.seats.try_hold_for(20ms, 1); }));
+    CHECK(is_told(2, [&] { return fixture.seats.try_acquire_for(20ms); }));
+    CHECK(is_told(3, [&] { return fixture.seats.async_try_acquire_for(20ms, 1).future().get(); }));
+    auto operation = fixture.seats.async_acquire(1).future();
+    CHECK(eventually([&] { return fixture.told() == 4; }));
+    CHECK(fixture.seats.try_set_permits(1));
     CHECK(operation.get().valid_until() > Clock::now());
-    CHECK(bench.told_only(4));
+    CHECK(fixture.told_only(4));
 }
 
 TEST_CASE_TEMPLATE("there is no event about a semaphore without permits, nor from a call that does not wait", Kind,
                    Semaphore, PermitExpirableSemaphore) {
-    Bench<Kind> bench;
-    CHECK_FALSE(bench.seats.try_acquire());
-    CHECK_FALSE(bench.seats.try_acquire_for(0s));
-    CHECK_FALSE(bench.seats.try_hold(1));
-    CHECK_FALSE(bench.seats.async_try_acquire(1).future().get());
-    CHECK(bench.told_only(0));
-    CHECK(bench.seats.try_set_permits(0));
-    CHECK_FALSE(bench.seats.try_acquire_for(20ms));
-    CHECK(bench.told_only(0));
+    Fixture<Kind> fixture;
+    CHECK_FALSE(fixture.seats.try_acquire());
+    CHECK_FALSE(fixture.seats.try_acquire_for(0s));
+    CHECK_FALSE(fixture.seats.try_hold(1));
+    CHECK_FALSE(fixture.seats.async_try_acquire(1).future().get());
+    CHECK(fixture.told_only(0));
+    CHECK(fixture.seats.try_set_permits(0));
+    CHECK_FALSE(fixture.seats.try_acquire_for(20ms));
+    CHECK(fixture.told_only(0));
     // Taken, not missing.
-    bench.seats.add_permits(1);
-    const auto taken = bench.seats.hold(1);
-    CHECK_FALSE(bench.seats.try_acquire_for(20ms));
-    CHECK(bench.told_only(0));
+    fixture.seats.add_permits(1);
+    const auto taken = fixture.seats.hold(1);
+    CHECK_FALSE(fixture.seats.try_acquire_for(20ms));
+    CHECK(fixture.told_only(0));
 }
 
 TEST_CASE_TEMPLATE("the event costs no command", Kind, Semaphore, PermitExpirableSemaphore) {
-    Bench<Kind> bench;
+    Fixture<Kind> fixture;
     // Some waits find a subscription, and others have to make one.
     const auto commands = [&] {
         std::uint64_t least = std::numeric_limits<std::uint64_t>::max();
         for (int wait = 0; wait < 6; ++wait) {
-            const std::uint64_t before = bench.client.stats().commands;
-            CHECK_FALSE(bench.seats.try_acquire_for(200ms));
-            least = std::min(least, bench.client.stats().commands - before);
+            const std::uint64_t before = fixture.client.stats().commands;
+            CHECK_FALSE(fixture.seats.try_acquire_for(200ms));
+            least = std::min(least, fixture.client.stats().commands - before);
         }
         return least;
     };
     const std::uint64_t missing = commands();
-    CHECK(bench.told_only(6));
-    CHECK(bench.seats.try_set_permits(0));
+    CHECK(fixture.told_only(6));
+    CHECK(fixture.seats.try_set_permits(0));
     // The question, and that it leaves its place in the queue.
     CHECK(missing == 2);
     CHECK(commands() == missing);
 }
 
 TEST_CASE("a permit whose lease ends after the semaphore was removed brings it back: no event") {
-    Bench<PermitExpirableSemaphore> bench;
-    bench.seats.try_set_permits(1);
-    const PermitId id = bench.seats.acquire(Lease{1ms});
-    bench.redis.integer("DEL", "shop:seats");
-    CHECK(eventually([&] { return !bench.seats.remaining_lease(id); }));
-    CHECK(bench.seats.try_acquire_for(50ms, 2).empty());
-    CHECK(bench.told_only(0));
+    Fixture<PermitExpirableSemaphore> fixture;
+    fixture.seats.try_set_permits(1);
+    const PermitId id = fixture.seats.acquire(Lease{1ms});
+    fixture.redis.integer("DEL", "shop:seats");
+    CHECK(eventually([&] { return !fixture.seats.remaining_lease(id); }));
+    CHECK(fixture.seats.try_acquire_for(50ms, 2).empty());
+    CHECK(fixture.told_only(0));
 }
 
 TEST_CASE("a latch without a count is open: nobody waits, and there is no event") {
-    Bench<CountDownLatch> bench;
-    bench.seats.wait();
-    CHECK(bench.seats.wait_for(1s));
-    CHECK(bench.told_only(0));
+    Fixture<CountDownLatch> fixture;
+    fixture.seats.wait();
+    CHECK(fixture.seats.wait_for(1s));
+    CHECK(fixture.told_only(0));
 }

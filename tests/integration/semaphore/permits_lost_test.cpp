@@ -32,8 +32,9 @@ const std::string leases = "{seats}:timeout";
 // A lease that no machine lets run out by standing still for a moment.
 constexpr std::chrono::milliseconds long_lease{60s};
 
-struct Bench {
-    explicit Bench(std::ptrdiff_t permits, ClientOptions options = {}) : client(server.url(), in(std::move(options))) {
+struct Fixture {
+    explicit Fixture(std::ptrdiff_t permits, ClientOptions options = {})
+        : client(server.url(), in(std::move(options))) {
         seats.try_set_permits(permits);
     }
 
@@ -79,17 +80,17 @@ bool stay_quiet(const std::vector<std::stop_token>& tokens) {
 }  // namespace
 
 TEST_CASE("permits: lost() is requested when the server no longer has one, other objects notice nothing") {
-    Bench bench(5, with_watchdog(steady_lease));
-    Permits held = bench.seats.hold(3);
-    const Permits other = bench.seats.hold(1);
+    Fixture fixture(5, with_watchdog(steady_lease));
+    Permits held = fixture.seats.hold(3);
+    const Permits other = fixture.seats.hold(1);
     const std::stop_token lost = held.lost();
     const std::stop_token other_lost = other.lost();
     CHECK(held.valid_until() > Clock::now());
     CHECK_FALSE(lost.stop_requested());
-    SUBCASE("another client has released it") { bench.release_elsewhere(held.ids().at(1)); }
+    SUBCASE("another client has released it") { fixture.release_elsewhere(held.ids().at(1)); }
     SUBCASE("another program has removed it") {
-        bench.remove(held.ids().at(1));
-        bench.redis.call("INCRBY", "seats", 1);
+        fixture.remove(held.ids().at(1));
+        fixture.redis.call("INCRBY", "seats", 1);
     }
     CHECK(is_requested(lost));
     CHECK(held.lost().stop_requested());
@@ -97,30 +98,30 @@ TEST_CASE("permits: lost() is requested when the server no longer has one, other
     CHECK(held);
     CHECK_FALSE(other_lost.stop_requested());
     CHECK(other.valid_until() > Clock::now());
-    CHECK(eventually([&] { return bench.log.count(Event::Kind::hold_lost) == 1; }));
-    CHECK(bench.log.all().at(0).detail.find(held.ids().at(1).text()) != std::string::npos);
-    CHECK(bench.client.stats().lost_holds == 1);
-    CHECK(bench.seats.available_permits() == 2);
+    CHECK(eventually([&] { return fixture.log.count(Event::Kind::hold_lost) == 1; }));
+    CHECK(fixture.log.all().at(0).detail.find(held.ids().at(1).text()) != std::string::npos);
+    CHECK(fixture.client.stats().lost_holds == 1);
+    CHECK(fixture.seats.available_permits() == 2);
     CHECK(held.release() == errc::unknown_permit);
-    CHECK(bench.all_are_back(4));
+    CHECK(fixture.all_are_back(4));
 }
 
 TEST_CASE("permits: those that are left of an object come back at once, by release() and by the destructor") {
-    Bench bench(3);
+    Fixture fixture(3);
     for (const bool by_release : {true, false}) {
         CAPTURE(by_release);
-        Permits held = bench.seats.hold(3, Lease::forever());
-        bench.release_elsewhere(held.ids().at(0));
+        Permits held = fixture.seats.hold(3, Lease::forever());
+        fixture.release_elsewhere(held.ids().at(0));
         // A release of all three is refused.
         if (by_release) CHECK(held.release() == errc::unknown_permit);
         held = Permits();
-        CHECK(bench.all_are_back(3));
+        CHECK(fixture.all_are_back(3));
     }
 }
 
 TEST_CASE("permits: while the watchdog renews them, valid_until() moves on and lost() stays quiet") {
-    Bench bench(2, with_watchdog(steady_lease));
-    const Permits held = bench.seats.hold(2);
+    Fixture fixture(2, with_watchdog(steady_lease));
+    const Permits held = fixture.seats.hold(2);
     const std::stop_token lost = held.lost();
     const auto first = held.valid_until();
     CHECK(first <= Clock::now() + steady_lease);
@@ -132,10 +133,10 @@ TEST_CASE("permits: while the watchdog renews them, valid_until() moves on and l
 TEST_CASE("permits: the end of a lease requests lost() by valid_until(), before another client gets the permits") {
     // The best of some rounds, because a thread may run late on a busy machine.
     CHECK(succeeds_once([&] {
-        Bench bench(2);
-        Client other{bench.server.url()};
+        Fixture fixture(2);
+        Client other{fixture.server.url()};
         PermitExpirableSemaphore theirs{other, "seats"};
-        Permits held = bench.seats.async_acquire(2, Lease{500ms}).future().get();
+        Permits held = fixture.seats.async_acquire(2, Lease{500ms}).future().get();
         const auto until = held.valid_until();
         CHECK(until <= Clock::now() + 500ms);
         std::promise<Instant> told;
@@ -153,20 +154,20 @@ TEST_CASE("permits: the end of a lease requests lost() by valid_until(), before 
 }
 
 TEST_CASE("permits: a split object reports its own losses only") {
-    Bench bench(4, with_watchdog(steady_lease));
-    Permits held = bench.seats.hold(4);
+    Fixture fixture(4, with_watchdog(steady_lease));
+    Permits held = fixture.seats.hold(4);
     const std::stop_token before = held.lost();
     const Permits two = held.split(2);
     const Permits one = held.split(1);
     const std::stop_token lost_two = two.lost();
     const std::stop_token lost_one = one.lost();
     CHECK(two.valid_until() > Clock::now());
-    bench.remove(two.ids().at(1));
+    fixture.remove(two.ids().at(1));
     CHECK(is_requested(lost_two));
     CHECK(stay_quiet({before, lost_one, held.lost()}));
     CHECK(two.valid_until() == Instant::min());
     CHECK(one.valid_until() > Clock::now());
-    bench.remove(held.ids().at(0));
+    fixture.remove(held.ids().at(0));
     CHECK(is_requested(before));
     CHECK(held.lost().stop_requested());
     CHECK(stay_quiet({lost_one}));
@@ -175,10 +176,10 @@ TEST_CASE("permits: a split object reports its own losses only") {
 TEST_CASE("permits: a merged object reports the losses of all its permits, to the tokens of both") {
     for (const bool of_the_second : {false, true}) {
         CAPTURE(of_the_second);
-        Bench bench(3, with_watchdog(steady_lease));
-        Permits first = bench.seats.hold(1);
-        Permits second = bench.seats.hold(1);
-        Permits third = bench.seats.hold(1);
+        Fixture fixture(3, with_watchdog(steady_lease));
+        Permits first = fixture.seats.hold(1);
+        Permits second = fixture.seats.hold(1);
+        Permits third = fixture.seats.hold(1);
         const std::stop_token lost_first = first.lost();
         const std::stop_token lost_second = second.lost();
         const std::stop_token lost_third = third.lost();
@@ -187,7 +188,7 @@ TEST_CASE("permits: a merged object reports the losses of all its permits, to th
         CHECK(second.lost().stop_requested());          // NOLINT(bugprone-use-after-move)
         CHECK(second.valid_until() == Instant::min());  // NOLINT(bugprone-use-after-move)
         CHECK_FALSE(first.lost().stop_requested());
-        bench.remove(id);
+        fixture.remove(id);
         CHECK(is_requested(lost_first));
         CHECK(is_requested(lost_second));
         CHECK(first.lost().stop_requested());
@@ -203,8 +204,8 @@ TEST_CASE("permits: a merged object reports the losses of all its permits, to th
 }
 
 TEST_CASE("permits: moved permits keep their token, by a move and by a split of all of them") {
-    Bench bench(2, with_watchdog(steady_lease));
-    Permits held = bench.seats.hold(2);
+    Fixture fixture(2, with_watchdog(steady_lease));
+    Permits held = fixture.seats.hold(2);
     const std::stop_token lost = held.lost();
     Permits moved = std::move(held);
     CHECK(moved.lost() == lost);
@@ -212,18 +213,18 @@ TEST_CASE("permits: moved permits keep their token, by a move and by a split of 
     CHECK(all.lost() == lost);
     CHECK(moved.lost().stop_requested());  // it holds nothing
     CHECK(moved.valid_until() == Instant::min());
-    bench.remove(all.ids().at(0));
+    fixture.remove(all.ids().at(0));
     CHECK(is_requested(lost));
 }
 
 TEST_CASE("permits: an object that holds nothing has a requested token, the token of released permits stays quiet") {
-    Bench bench(3);
+    Fixture fixture(3);
     Permits none;
     CHECK(none.lost().stop_requested());
     CHECK(none.valid_until() == Instant::min());
-    Permits released = bench.seats.hold(1, Lease{200ms});
-    auto dropped = std::make_optional(bench.seats.hold(1, Lease{200ms}));
-    Permits closed = bench.seats.hold(1);
+    Permits released = fixture.seats.hold(1, Lease{200ms});
+    auto dropped = std::make_optional(fixture.seats.hold(1, Lease{200ms}));
+    Permits closed = fixture.seats.hold(1);
     const std::vector<std::stop_token> tokens{released.lost(), dropped->lost(), closed.lost()};
     const Instant until = dropped->valid_until();
     if (released.release() != std::error_code()) return;  // The machine stood still.
@@ -233,15 +234,15 @@ TEST_CASE("permits: an object that holds nothing has a requested token, the toke
     CHECK(released.lost().stop_requested());
     CHECK(released.valid_until() == Instant::min());
     CHECK(stay_quiet(tokens));
-    CHECK(bench.client.release_all() == 0);
+    CHECK(fixture.client.release_all() == 0);
 }
 
 TEST_CASE("permits: without a lease they are valid for ever") {
-    Bench bench(1);
-    const Permits held = bench.seats.hold(1, Lease::forever());
+    Fixture fixture(1);
+    const Permits held = fixture.seats.hold(1, Lease::forever());
     CHECK(held.valid_until() == Instant::max());
     CHECK_FALSE(held.lost().stop_requested());
-    Semaphore plain{bench.client, "plain"};
+    Semaphore plain{fixture.client, "plain"};
     plain.try_set_permits(3);
     Permits two = plain.hold(2);
     Permits one = two.split(1);
@@ -256,10 +257,10 @@ TEST_CASE("permits: without a lease they are valid for ever") {
 }
 
 TEST_CASE("permits: lost() and valid_until() go on after the end of the semaphore and the client") {
-    Bench bench(2);
+    Fixture fixture(2);
     Permits held;
     {
-        Client client{bench.server.url(), with_watchdog(steady_lease)};
+        Client client{fixture.server.url(), with_watchdog(steady_lease)};
         PermitExpirableSemaphore mine{client, "seats"};
         held = mine.hold(2);
     }
@@ -267,15 +268,15 @@ TEST_CASE("permits: lost() and valid_until() go on after the end of the semaphor
     const std::stop_token lost = held.lost();
     CHECK(eventually([&] { return held.valid_until() > first; }, 20s));
     CHECK_FALSE(lost.stop_requested());
-    bench.remove(held.ids().at(0));
+    fixture.remove(held.ids().at(0));
     CHECK(is_requested(lost));
     held = Permits();
 }
 
 TEST_CASE("permits: a callback of lost() may use its object and others, and wait for the server") {
-    Bench bench(3, with_watchdog(steady_lease));
-    Permits held = bench.seats.hold(2);
-    const Permits other = bench.seats.hold(1);
+    Fixture fixture(3, with_watchdog(steady_lease));
+    Permits held = fixture.seats.hold(2);
+    const Permits other = fixture.seats.hold(1);
     std::promise<std::error_code> released;
     const std::stop_callback on_lost{held.lost(), [&] {
                                          Permits part = held.split(1);
@@ -283,7 +284,7 @@ TEST_CASE("permits: a callback of lost() may use its object and others, and wait
                                          static_cast<void>(other.lost());
                                          released.set_value(part.release());
                                      }};
-    bench.remove(held.ids().at(0));
+    fixture.remove(held.ids().at(0));
     auto release = released.get_future();
     REQUIRE(ready(release));
     CHECK(release.get() == errc::unknown_permit);
@@ -291,85 +292,85 @@ TEST_CASE("permits: a callback of lost() may use its object and others, and wait
 }
 
 TEST_CASE("permits: a permit that is released by its id is lost to its object") {
-    Bench bench(2);
-    const Permits held = bench.seats.hold(2, Lease{long_lease});
+    Fixture fixture(2);
+    const Permits held = fixture.seats.hold(2, Lease{long_lease});
     const std::stop_token lost = held.lost();
-    CHECK_FALSE(bench.seats.try_release(std::vector{held.ids().at(0), PermitId::random()}));
+    CHECK_FALSE(fixture.seats.try_release(std::vector{held.ids().at(0), PermitId::random()}));
     CHECK_FALSE(lost.stop_requested());
     CHECK(held.valid_until() > Clock::now());
-    bench.seats.release(held.ids().at(0));
+    fixture.seats.release(held.ids().at(0));
     CHECK(is_requested(lost));
     CHECK(held.valid_until() == Instant::min());
 }
 
 TEST_CASE("permits: a refused release by id leaves the permits of an object under the watchdog") {
-    Bench bench(2, with_watchdog(steady_lease));
-    const Permits held = bench.seats.hold(2);
+    Fixture fixture(2, with_watchdog(steady_lease));
+    const Permits held = fixture.seats.hold(2);
     const auto first = held.valid_until();
-    CHECK_FALSE(bench.seats.try_release(std::vector{held.ids().at(0), PermitId::random()}));
+    CHECK_FALSE(fixture.seats.try_release(std::vector{held.ids().at(0), PermitId::random()}));
     CHECK(eventually([&] { return held.valid_until() > first; }, 20s));
     CHECK_FALSE(held.lost().stop_requested());
 }
 
 TEST_CASE("permits: update_lease() of a permit is known to its object") {
-    Bench bench(2);
-    const Permits held = bench.seats.hold(2);
+    Fixture fixture(2);
+    const Permits held = fixture.seats.hold(2);
     const std::stop_token lost = held.lost();
-    bench.seats.update_lease(held.ids().at(0), Lease{long_lease});
+    fixture.seats.update_lease(held.ids().at(0), Lease{long_lease});
     CHECK(held.valid_until() <= Clock::now() + 30s);  // that of the other
-    bench.seats.update_lease(held.ids().at(1), Lease::forever());
+    fixture.seats.update_lease(held.ids().at(1), Lease::forever());
     CHECK(held.valid_until() > Clock::now() + 30s);
     CHECK(held.valid_until() <= Clock::now() + long_lease);
     CHECK_FALSE(lost.stop_requested());
-    bench.seats.update_lease(held.ids().at(1), Lease{300ms});
+    fixture.seats.update_lease(held.ids().at(1), Lease{300ms});
     CHECK(held.valid_until() <= Clock::now() + 300ms);
     CHECK(is_requested(lost));
     CHECK(held.valid_until() == Instant::min());
-    const Permits gone = bench.seats.hold(1, Lease{long_lease});
+    const Permits gone = fixture.seats.hold(1, Lease{long_lease});
     const std::stop_token lost_too = gone.lost();
-    bench.remove(gone.ids().at(0));
+    fixture.remove(gone.ids().at(0));
     std::error_code ec;
-    bench.seats.update_lease(gone.ids().at(0), Lease{long_lease}, ec);
+    fixture.seats.update_lease(gone.ids().at(0), Lease{long_lease}, ec);
     CHECK(ec == errc::unknown_permit);
     CHECK(is_requested(lost_too));
 }
 
 TEST_CASE("permits: release_all() takes those under the watchdog from their objects") {
-    Bench bench(3);
-    Permits held = bench.seats.hold(2);
-    Permits leased = bench.seats.hold(1, Lease{long_lease});
+    Fixture fixture(3);
+    Permits held = fixture.seats.hold(2);
+    Permits leased = fixture.seats.hold(1, Lease{long_lease});
     const std::stop_token lost = held.lost();
-    CHECK(bench.client.release_all() == 2);
+    CHECK(fixture.client.release_all() == 2);
     CHECK(is_requested(lost));
     CHECK(held.valid_until() == Instant::min());
-    CHECK(bench.seats.available_permits() == 2);
-    CHECK(bench.client.release_all() == 0);
+    CHECK(fixture.seats.available_permits() == 2);
+    CHECK(fixture.client.release_all() == 0);
     CHECK(held.release() == errc::unknown_permit);
     CHECK_FALSE(leased.lost().stop_requested());
     CHECK(leased.release() == std::error_code());
-    CHECK(bench.seats.available_permits() == 3);
+    CHECK(fixture.seats.available_permits() == 3);
 }
 
 #ifdef REDLATCH_TEST_IN_MEMORY
 TEST_CASE("permits: after a failover all of them are verified, whatever their lease, and no lease is prolonged") {
-    Bench bench(6);
-    const Permits watched = bench.seats.hold(1);
-    const Permits brief = bench.seats.hold(1, Lease{10s});
-    const Permits leased = bench.seats.hold(1, Lease{1h});
-    const Permits kept = bench.seats.hold(1, Lease{3h});
-    const Permits endless = bench.seats.hold(1, Lease::forever());
-    const Permits removed = bench.seats.hold(1, Lease::forever());
+    Fixture fixture(6);
+    const Permits watched = fixture.seats.hold(1);
+    const Permits brief = fixture.seats.hold(1, Lease{10s});
+    const Permits leased = fixture.seats.hold(1, Lease{1h});
+    const Permits kept = fixture.seats.hold(1, Lease{3h});
+    const Permits endless = fixture.seats.hold(1, Lease::forever());
+    const Permits removed = fixture.seats.hold(1, Lease::forever());
     const auto until = kept.valid_until();
-    bench.remove(removed.ids().at(0));
+    fixture.remove(removed.ids().at(0));
     CHECK_FALSE(removed.lost().stop_requested());
-    bench.server.server().fail_over();
+    fixture.server.server().fail_over();
     CHECK(is_requested(removed.lost()));
-    CHECK(bench.seats.remaining_lease(brief.ids().at(0)) <= 10s);
+    CHECK(fixture.seats.remaining_lease(brief.ids().at(0)) <= 10s);
     CHECK(brief.valid_until() > Clock::now());
     const std::vector<std::stop_token> gone{watched.lost(), leased.lost()};
     const std::vector<std::stop_token> quiet{kept.lost(), endless.lost()};
-    bench.server.server().advance(2h);
-    bench.server.server().fail_over();
+    fixture.server.server().advance(2h);
+    fixture.server.server().fail_over();
     for (const std::stop_token& lost : gone) CHECK(is_requested(lost));
     CHECK(stay_quiet(quiet));
     CHECK(kept.valid_until() == until);

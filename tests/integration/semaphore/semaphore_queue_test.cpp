@@ -132,8 +132,8 @@ struct Party {
 };
 
 template <class Seats>
-struct Bench {
-    explicit Bench(int permits = 0) {
+struct Fixture {
+    explicit Fixture(int permits = 0) {
         a.seats.try_set_permits(permits);
         a.seats.release(1);
         a.seats.acquire();  // from here on the scripts are cached
@@ -162,11 +162,11 @@ struct Bench {
 class Deaf {
 public:
     template <class Seats>
-    Deaf(Bench<Seats>& bench, char digit)
-        : id_(std::string(8, digit) + "-0000-8000-8000-000000000000"), hears_(bench.server) {
+    Deaf(Fixture<Seats>& fixture, char digit)
+        : id_(std::string(8, digit) + "-0000-8000-8000-000000000000"), hears_(fixture.server) {
         hears_.call("SUBSCRIBE", channel);
         hears_.call("SUBSCRIBE", channel + ":" + id_);
-        bench.put(id_, 1);
+        fixture.put(id_, 1);
     }
 
     const std::string& id() const { return id_; }
@@ -187,33 +187,33 @@ private:
 
 TEST_CASE_TEMPLATE("a release wakes the first in the queue, and two others ask later, once each", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench;
-    bench.b.queue_up(bench.redis);
-    bench.c.queue_up(bench.redis);
-    bench.d.queue_up(bench.redis);
-    const auto others = commands_when_quiet(bench.c.client) + commands_when_quiet(bench.d.client);
-    bench.a.seats.release();
-    CHECK(bench.b.enters());
+    Fixture<Kind> fixture;
+    fixture.b.queue_up(fixture.redis);
+    fixture.c.queue_up(fixture.redis);
+    fixture.d.queue_up(fixture.redis);
+    const auto others = commands_when_quiet(fixture.c.client) + commands_when_quiet(fixture.d.client);
+    fixture.a.seats.release();
+    CHECK(fixture.b.enters());
     // The next two ask, once each, in case the first is frozen.
-    commands_when_quiet(bench.c.client);
-    CHECK(bench.c.client.stats().commands + commands_when_quiet(bench.d.client) <= others + 2);
-    CHECK(bench.queued() == 2);
-    bench.a.seats.release();
-    CHECK(bench.c.enters());
-    bench.a.seats.release();
-    CHECK(bench.d.enters());
-    CHECK(bench.is_left_empty());
+    commands_when_quiet(fixture.c.client);
+    CHECK(fixture.c.client.stats().commands + commands_when_quiet(fixture.d.client) <= others + 2);
+    CHECK(fixture.queued() == 2);
+    fixture.a.seats.release();
+    CHECK(fixture.c.enters());
+    fixture.a.seats.release();
+    CHECK(fixture.d.enters());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("clients that wait for one permit send few commands, however many they are", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench{1};
+    Fixture<Kind> fixture{1};
     std::vector<std::unique_ptr<Party<Kind>>> parties;
-    for (int i = 0; i < 12; ++i) parties.push_back(std::make_unique<Party<Kind>>(bench.server));
+    for (int i = 0; i < 12; ++i) parties.push_back(std::make_unique<Party<Kind>>(fixture.server));
     int inside = 0;
     std::atomic<int> visits = 0;
     std::atomic<bool> ended = false;
-    CommandMonitor monitor{bench.server};
+    CommandMonitor monitor{fixture.server};
     std::vector<std::future<void>> threads;
     for (const auto& party : parties)
         threads.push_back(start([&, party = party.get()] {
@@ -231,98 +231,98 @@ TEST_CASE_TEMPLATE("clients that wait for one permit send few commands, however 
     for (auto& thread : threads) thread.get();
     const auto calls = monitor.take();
     CHECK(calls.at("evalsha") < 4 * visits);
-    CHECK(bench.is_left_empty());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("who needs more than there is does not keep the others waiting", Kind, Semaphore, LeasedSemaphore) {
-    Bench<Kind> bench;
-    bench.b.queue_up(bench.redis, 3);
-    bench.c.queue_up(bench.redis);
-    bench.a.seats.release();
-    CHECK(bench.c.enters());
-    CHECK_FALSE(bench.b.has_entered);
-    bench.a.seats.release(3);
-    CHECK(bench.b.enters());
-    CHECK(bench.is_left_empty());
+    Fixture<Kind> fixture;
+    fixture.b.queue_up(fixture.redis, 3);
+    fixture.c.queue_up(fixture.redis);
+    fixture.a.seats.release();
+    CHECK(fixture.c.enters());
+    CHECK_FALSE(fixture.b.has_entered);
+    fixture.a.seats.release(3);
+    CHECK(fixture.b.enters());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("who fits is told, also behind others for whom there would be too few", Kind, Semaphore,
                    LeasedSemaphore) {
     CHECK(succeeds_once([] {  // a busy machine may be late
-        Bench<Kind> bench;
-        bench.b.queue_up(bench.redis, 2);
-        bench.c.queue_up(bench.redis, 2);
-        bench.d.queue_up(bench.redis);
+        Fixture<Kind> fixture;
+        fixture.b.queue_up(fixture.redis, 2);
+        fixture.c.queue_up(fixture.redis, 2);
+        fixture.d.queue_up(fixture.redis);
         const Stopwatch watch;
-        bench.a.seats.release(3);
-        CHECK(bench.d.enters());
+        fixture.a.seats.release(3);
+        CHECK(fixture.d.enters());
         const bool in_time = watch.within(300ms);
-        CHECK(bench.b.enters());
-        CHECK_FALSE(bench.c.has_entered);
-        bench.a.seats.release(1);
-        CHECK_FALSE(eventually([&] { return bench.c.has_entered.load(); }, 50ms));
-        bench.a.seats.release(1);
-        CHECK(bench.c.enters());
-        CHECK(bench.is_left_empty());
+        CHECK(fixture.b.enters());
+        CHECK_FALSE(fixture.c.has_entered);
+        fixture.a.seats.release(1);
+        CHECK_FALSE(eventually([&] { return fixture.c.has_entered.load(); }, 50ms));
+        fixture.a.seats.release(1);
+        CHECK(fixture.c.enters());
+        CHECK(fixture.is_left_empty());
         return in_time;
     }));
 }
 
 TEST_CASE_TEMPLATE("who was told and gets nothing passes on what is left", Kind, Semaphore, LeasedSemaphore) {
     CHECK(succeeds_once([] {  // a busy machine may be late
-        Bench<Kind> bench;
-        Proxy proxy{bench.server.url()};
+        Fixture<Kind> fixture;
+        Proxy proxy{fixture.server.url()};
         Party<Kind> slow{proxy.url()};
-        slow.queue_up(bench.redis, 2);
-        Deaf one{bench, '1'}, another{bench, '2'};
-        bench.b.queue_up(bench.redis);
+        slow.queue_up(fixture.redis, 2);
+        Deaf one{fixture, '1'}, another{fixture, '2'};
+        fixture.b.queue_up(fixture.redis);
         proxy.hold_next_requests(1, std::string(acquire_of<Kind>.digest()));
-        bench.a.seats.release(2);
+        fixture.a.seats.release(2);
         REQUIRE(eventually([&] { return proxy.counts().held == 1; }, 20s));
         // The others stand in. Somebody is faster than all of them.
-        CHECK(bench.a.seats.try_acquire());
-        bench.redis.integer("LREM", queue_key, 0, one.id());
-        bench.redis.integer("LREM", queue_key, 0, another.id());
-        bench.redis.integer("HDEL", places_key, one.id(), another.id());
+        CHECK(fixture.a.seats.try_acquire());
+        fixture.redis.integer("LREM", queue_key, 0, one.id());
+        fixture.redis.integer("LREM", queue_key, 0, another.id());
+        fixture.redis.integer("HDEL", places_key, one.id(), another.id());
         const Stopwatch watch;
         proxy.release();
-        CHECK(bench.b.enters());
+        CHECK(fixture.b.enters());
         const bool in_time = watch.within(300ms);
         slow.stop.request_stop();
         CHECK_FALSE(slow.visit.get());
-        CHECK(bench.is_left_empty());
+        CHECK(fixture.is_left_empty());
         return in_time;
     }));
 }
 
 TEST_CASE_TEMPLATE("a process with many waiters does not keep the others waiting", Kind, Semaphore, LeasedSemaphore) {
-    Bench<Kind> bench{1};
+    Fixture<Kind> fixture{1};
     std::atomic<bool> ended = false;
     std::vector<std::future<void>> threads;
     for (int i = 0; i < 3; ++i)
         threads.push_back(start([&] {
             while (!ended) {
-                bench.b.seats.acquire();
+                fixture.b.seats.acquire();
                 std::this_thread::sleep_for(20ms);
-                bench.b.seats.release();
+                fixture.b.seats.release();
             }
         }));
-    REQUIRE(eventually([&] { return bench.b.client.stats().acquisitions > 5; }, 20s));
+    REQUIRE(eventually([&] { return fixture.b.client.stats().acquisitions > 5; }, 20s));
     for (int turn = 0; turn < 5; ++turn) {
-        CHECK(bench.c.seats.try_acquire_for(3s));
-        bench.c.seats.release();
+        CHECK(fixture.c.seats.try_acquire_for(3s));
+        fixture.c.seats.release();
     }
     ended = true;
     for (auto& thread : threads) thread.get();
-    CHECK(bench.is_left_empty());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("nobody waits for the slow poll, whatever each caller wants", Kind, Semaphore, LeasedSemaphore) {
-    Bench<Kind> bench{3};
+    Fixture<Kind> fixture{3};
     std::atomic<bool> ended = false;
     std::atomic<int> late = 0, visits = 0;
     std::vector<std::future<void>> threads;
-    for (Party<Kind>* party : {&bench.b, &bench.c, &bench.d})
+    for (Party<Kind>* party : {&fixture.b, &fixture.c, &fixture.d})
         for (int i = 0; i < 3; ++i)
             threads.push_back(start([&, party, i] {
                 for (int n = i; !ended; ++n) {
@@ -341,87 +341,87 @@ TEST_CASE_TEMPLATE("nobody waits for the slow poll, whatever each caller wants",
     ended = true;
     for (auto& thread : threads) thread.get();
     CHECK(late == 0);
-    CHECK(bench.a.seats.available_permits() == 3);
-    CHECK(bench.is_left_empty());
+    CHECK(fixture.a.seats.available_permits() == 3);
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("a long queue of those for whom there are too few does not keep the others waiting", Kind, Semaphore,
                    LeasedSemaphore) {
     for (const int length : {40, 250}) {
         CAPTURE(length);
-        Bench<Kind> bench;
-        for (int i = 0; i < length; ++i) bench.put("big" + std::to_string(i), 10);
-        bench.b.queue_up(bench.redis);
-        bench.a.seats.release();
-        CHECK(bench.b.enters());
+        Fixture<Kind> fixture;
+        for (int i = 0; i < length; ++i) fixture.put("big" + std::to_string(i), 10);
+        fixture.b.queue_up(fixture.redis);
+        fixture.a.seats.release();
+        CHECK(fixture.b.enters());
     }
 }
 
 TEST_CASE_TEMPLATE("those for whom there are too few permits do not wake each other", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench;
-    for (int i = 0; i < 200; ++i) bench.put("big" + std::to_string(i), 10);
-    bench.a.seats.release();
-    bench.b.queue_up(bench.redis, 2);
-    bench.c.queue_up(bench.redis, 2);
+    Fixture<Kind> fixture;
+    for (int i = 0; i < 200; ++i) fixture.put("big" + std::to_string(i), 10);
+    fixture.a.seats.release();
+    fixture.b.queue_up(fixture.redis, 2);
+    fixture.c.queue_up(fixture.redis, 2);
     // Nobody has told them of the permit that is left.
-    const auto before = bench.b.client.stats().commands + bench.c.client.stats().commands;
-    CHECK_FALSE(
-        eventually([&] { return bench.b.client.stats().commands + bench.c.client.stats().commands > before + 4; }, 1s));
-    bench.a.seats.add_permits(3);
-    CHECK(bench.b.enters());
-    CHECK(bench.c.enters());
+    const auto before = fixture.b.client.stats().commands + fixture.c.client.stats().commands;
+    CHECK_FALSE(eventually(
+        [&] { return fixture.b.client.stats().commands + fixture.c.client.stats().commands > before + 4; }, 1s));
+    fixture.a.seats.add_permits(3);
+    CHECK(fixture.b.enters());
+    CHECK(fixture.c.enters());
 }
 
 TEST_CASE_TEMPLATE("the server evicts a key of the queue: all queue up anew", Kind, Semaphore, LeasedSemaphore) {
     for (const std::string& key : {queue_key, places_key}) {
         CAPTURE(key);
-        Bench<Kind> bench;
-        bench.b.queue_up(bench.redis);
-        bench.c.queue_up(bench.redis);
-        bench.redis.integer("DEL", key);
-        bench.d.queue_up(bench.redis);
-        REQUIRE(eventually([&] { return bench.queued() == 3; }, 20s));
-        CHECK(bench.redis.integer("HLEN", places_key) == 3);
-        for (int i = 0; i < 3; ++i) bench.a.seats.add_permits(1);
-        CHECK(bench.b.enters());
-        CHECK(bench.c.enters());
-        CHECK(bench.d.enters());
-        CHECK(bench.is_left_empty());
+        Fixture<Kind> fixture;
+        fixture.b.queue_up(fixture.redis);
+        fixture.c.queue_up(fixture.redis);
+        fixture.redis.integer("DEL", key);
+        fixture.d.queue_up(fixture.redis);
+        REQUIRE(eventually([&] { return fixture.queued() == 3; }, 20s));
+        CHECK(fixture.redis.integer("HLEN", places_key) == 3);
+        for (int i = 0; i < 3; ++i) fixture.a.seats.add_permits(1);
+        CHECK(fixture.b.enters());
+        CHECK(fixture.c.enters());
+        CHECK(fixture.d.enters());
+        CHECK(fixture.is_left_empty());
     }
 }
 
 TEST_CASE_TEMPLATE("all for whom there are permits are told at once", Kind, Semaphore, LeasedSemaphore) {
     for (const bool sets : {false, true}) {
-        Bench<Kind> bench;
-        if (sets) bench.a.seats.remove();
-        bench.b.queue_up(bench.redis, 2);
-        bench.c.queue_up(bench.redis);
-        bench.d.queue_up(bench.redis);
+        Fixture<Kind> fixture;
+        if (sets) fixture.a.seats.remove();
+        fixture.b.queue_up(fixture.redis, 2);
+        fixture.c.queue_up(fixture.redis);
+        fixture.d.queue_up(fixture.redis);
         if (sets)
-            CHECK(bench.a.seats.try_set_permits(3));
+            CHECK(fixture.a.seats.try_set_permits(3));
         else
-            bench.a.seats.release(3);
-        CHECK(bench.b.enters());
-        CHECK(bench.c.enters());
-        CHECK_FALSE(bench.d.has_entered);
-        bench.a.seats.add_permits(1);
-        CHECK(bench.d.enters());
-        CHECK(bench.is_left_empty());
+            fixture.a.seats.release(3);
+        CHECK(fixture.b.enters());
+        CHECK(fixture.c.enters());
+        CHECK_FALSE(fixture.d.has_entered);
+        fixture.a.seats.add_permits(1);
+        CHECK(fixture.d.enters());
+        CHECK(fixture.is_left_empty());
     }
 }
 
 TEST_CASE_TEMPLATE("a waiter that is gone is passed over at once", Kind, Semaphore, LeasedSemaphore) {
     CHECK(succeeds_once([] {  // a busy machine may be late
-        Bench<Kind> bench;
-        bench.put("11111111-0000-8000-8000-000000000000", 1);
-        bench.b.queue_up(bench.redis);
-        CHECK(bench.queued() == 2);
+        Fixture<Kind> fixture;
+        fixture.put("11111111-0000-8000-8000-000000000000", 1);
+        fixture.b.queue_up(fixture.redis);
+        CHECK(fixture.queued() == 2);
         const Stopwatch watch;
-        bench.a.seats.release();
-        CHECK(bench.b.enters());
+        fixture.a.seats.release();
+        CHECK(fixture.b.enters());
         const bool in_time = watch.within(200ms);
-        CHECK(bench.is_left_empty());
+        CHECK(fixture.is_left_empty());
         return in_time;
     }));
 }
@@ -429,83 +429,83 @@ TEST_CASE_TEMPLATE("a waiter that is gone is passed over at once", Kind, Semapho
 TEST_CASE_TEMPLATE("a waiter that is frozen costs the others less than a second, once", Kind, Semaphore,
                    LeasedSemaphore) {
     CHECK(succeeds_once([] {  // a busy machine may be late
-        Bench<Kind> bench;
-        Deaf frozen{bench, '1'};
-        bench.b.queue_up(bench.redis);
+        Fixture<Kind> fixture;
+        Deaf frozen{fixture, '1'};
+        fixture.b.queue_up(fixture.redis);
         const Stopwatch watch;
-        bench.a.seats.release();
-        CHECK(bench.b.enters());
+        fixture.a.seats.release();
+        CHECK(fixture.b.enters());
         CHECK(watch.elapsed() > 300ms);
         bool in_time = watch.within(1000ms);
         CHECK(frozen.hear() == "look 0 7");
-        bench.c.queue_up(bench.redis);
+        fixture.c.queue_up(fixture.redis);
         std::this_thread::sleep_for(500ms);
         const Stopwatch next;
-        bench.b.seats.release();
-        CHECK(bench.c.enters());
+        fixture.b.seats.release();
+        CHECK(fixture.c.enters());
         in_time = in_time && next.within(300ms);
         CHECK(frozen.hear() == "look 0 0");
-        CHECK(bench.is_left_empty());
+        CHECK(fixture.is_left_empty());
         return in_time;
     }));
 }
 
 TEST_CASE_TEMPLATE("a waiter that leaves tells the next one what it may have been told", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench;
-    bench.b.queue_up(bench.redis);
-    bench.c.queue_up(bench.redis);
-    bench.redis.integer("INCR", "seats");  // nobody is told
-    bench.b.stop.request_stop();
-    CHECK_FALSE(bench.b.visit.get());
-    CHECK(bench.c.enters());
-    CHECK(bench.is_left_empty());
+    Fixture<Kind> fixture;
+    fixture.b.queue_up(fixture.redis);
+    fixture.c.queue_up(fixture.redis);
+    fixture.redis.integer("INCR", "seats");  // nobody is told
+    fixture.b.stop.request_stop();
+    CHECK_FALSE(fixture.b.visit.get());
+    CHECK(fixture.c.enters());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("a process takes what it needs, and the next one is told of the rest", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench;
-    bench.b.queue_up(bench.redis, 3);
-    bench.c.queue_up(bench.redis, 2);
+    Fixture<Kind> fixture;
+    fixture.b.queue_up(fixture.redis, 3);
+    fixture.c.queue_up(fixture.redis, 2);
     // The first of the queue has been told of all of them, and takes a part.
-    bench.redis.integer("HSET", places_key, bench.b.client.id(), "7 5 99999999999999 0");
-    bench.a.seats.release(5);
-    CHECK(bench.b.enters());
-    CHECK(bench.c.enters());
-    CHECK(bench.is_left_empty());
+    fixture.redis.integer("HSET", places_key, fixture.b.client.id(), "7 5 99999999999999 0");
+    fixture.a.seats.release(5);
+    CHECK(fixture.b.enters());
+    CHECK(fixture.c.enters());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("those who queue hear the release of a client that knows nothing of the queue", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench;
-    Party<Kind> old{bench.server, without_grants()};
+    Fixture<Kind> fixture;
+    Party<Kind> old{fixture.server, without_grants()};
     for (const bool is_java : {false, true}) {
-        Party<Kind> e{bench.server};
-        e.queue_up(bench.redis);
+        Party<Kind> e{fixture.server};
+        e.queue_up(fixture.redis);
         if (is_java) {
-            bench.redis.integer("INCR", "seats");
-            bench.redis.integer("PUBLISH", channel, "1");
+            fixture.redis.integer("INCR", "seats");
+            fixture.redis.integer("PUBLISH", channel, "1");
         } else {
             old.seats.release();
         }
         CHECK(e.enters());
     }
-    CHECK(bench.is_left_empty());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("a release sends the message to all only if somebody may need it", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench;
+    Fixture<Kind> fixture;
     // Returns how many messages to all the release of a permit sends, for which a client queues up.
     const auto messages_of_release = [&] {
-        Party<Kind> waiting{bench.server};
-        waiting.queue_up(bench.redis);
-        RawRedis monitor{bench.server};
+        Party<Kind> waiting{fixture.server};
+        waiting.queue_up(fixture.redis);
+        RawRedis monitor{fixture.server};
         monitor.call("MONITOR");
-        bench.a.seats.release();
+        fixture.a.seats.release();
         CHECK(waiting.enters());
-        REQUIRE(bench.is_left_empty());
-        bench.redis.text("ECHO", "the end");
+        REQUIRE(fixture.is_left_empty());
+        fixture.redis.text("ECHO", "the end");
         int count = 0;
         for (std::string line; line.find("the end") == std::string::npos; line = monitor.receive().string)
             count += line.find(R"("PUBLISH" "redisson_sc:{seats}" )") != std::string::npos;
@@ -513,57 +513,58 @@ TEST_CASE_TEMPLATE("a release sends the message to all only if somebody may need
     };
     CHECK(messages_of_release() == 0);
     {
-        RawRedis foreign{bench.server};
+        RawRedis foreign{fixture.server};
         foreign.call("SUBSCRIBE", channel);
         CHECK(messages_of_release() == 1);
     }
-    REQUIRE(eventually([&] { return bench.redis.subscribers(channel) == 0; }, 20s));
+    REQUIRE(eventually([&] { return fixture.redis.subscribers(channel) == 0; }, 20s));
     CHECK(messages_of_release() == 0);
     // Somebody may listen there.
-    const RedisServer replica{{.args = {"--replicaof", "127.0.0.1 " + std::to_string(bench.server.port())}}};
+    const RedisServer replica{{.args = {"--replicaof", "127.0.0.1 " + std::to_string(fixture.server.port())}}};
     REQUIRE(eventually(
-        [&] { return bench.redis.text("INFO", "replication").find("connected_slaves:1") != std::string::npos; }, 20s));
+        [&] { return fixture.redis.text("INFO", "replication").find("connected_slaves:1") != std::string::npos; },
+        20s));
     CHECK(messages_of_release() == 1);
 }
 
 TEST_CASE_TEMPLATE("a client that knows nothing of the queue hears the releases of the others", Kind, Semaphore,
                    LeasedSemaphore) {
-    Bench<Kind> bench;
-    Party<Kind> old{bench.server, without_grants()};
-    Deaf first{bench, '1'};
+    Fixture<Kind> fixture;
+    Party<Kind> old{fixture.server, without_grants()};
+    Deaf first{fixture, '1'};
     auto visit = start([&] { return old.seats.acquire(), true; });
-    REQUIRE(eventually([&] { return bench.redis.subscribers(channel) == 1; }, 20s));
+    REQUIRE(eventually([&] { return fixture.redis.subscribers(channel) == 1; }, 20s));
     commands_when_quiet(old.client);
-    bench.a.seats.release();
+    fixture.a.seats.release();
     CHECK(visit.wait_for(4s) == std::future_status::ready);
 }
 
 TEST_CASE_TEMPLATE("after a lost connection those who queue ask", Kind, Semaphore, LeasedSemaphore) {
-    Bench<Kind> bench;
-    bench.b.queue_up(bench.redis);
-    bench.redis.integer("INCR", "seats");
-    REQUIRE(bench.redis.kill_clients("pubsub") == 1);
-    CHECK(bench.b.enters());
-    CHECK(bench.is_left_empty());
+    Fixture<Kind> fixture;
+    fixture.b.queue_up(fixture.redis);
+    fixture.redis.integer("INCR", "seats");
+    REQUIRE(fixture.redis.kill_clients("pubsub") == 1);
+    CHECK(fixture.b.enters());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("a place for which nobody waits is left when its client is told", Kind, Semaphore, LeasedSemaphore) {
-    Bench<Kind> bench;
-    bench.b.queue_up(bench.redis);
-    bench.b.stop.request_stop();
-    CHECK_FALSE(bench.b.visit.get());
-    REQUIRE(bench.is_left_empty());
+    Fixture<Kind> fixture;
+    fixture.b.queue_up(fixture.redis);
+    fixture.b.stop.request_stop();
+    CHECK_FALSE(fixture.b.visit.get());
+    REQUIRE(fixture.is_left_empty());
     // A question that arrives late. The client listens for a while.
-    bench.put(bench.b.client.id(), 1, 99);
-    bench.c.queue_up(bench.redis);
-    bench.a.seats.release();
-    CHECK(bench.c.enters());
-    CHECK(bench.is_left_empty());
+    fixture.put(fixture.b.client.id(), 1, 99);
+    fixture.c.queue_up(fixture.redis);
+    fixture.a.seats.release();
+    CHECK(fixture.c.enters());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("a question that fails leaves no place", Kind, Semaphore, LeasedSemaphore) {
-    Bench<Kind> bench;
-    Proxy proxy{bench.server.url()};
+    Fixture<Kind> fixture;
+    Proxy proxy{fixture.server.url()};
     Party<Kind> e{proxy.url(), ClientOptions{.command_timeout = 300ms, .unreachable_timeout = 600ms}};
     REQUIRE(
         eventually([&] { return !code_of([&] { CHECK_FALSE(e.seats.try_acquire()); }); }));  // 300 ms may be too few
@@ -571,7 +572,7 @@ TEST_CASE_TEMPLATE("a question that fails leaves no place", Kind, Semaphore, Lea
     std::error_code ec;
     CHECK_FALSE(e.seats.try_acquire_for(20s, ec));
     CHECK(ec);
-    CHECK(bench.is_left_empty());
+    CHECK(fixture.is_left_empty());
 }
 
 TEST_CASE_TEMPLATE("without the rights to the queue's keys, or to its channel, clients wait as ever", Kind, Semaphore,
@@ -581,33 +582,33 @@ TEST_CASE_TEMPLATE("without the rights to the queue's keys, or to its channel, c
                                         "~redlatch_permit_requests:*", "~redisson_sc:*", "&*"},
                                  Rights{"~*", "resetchannels", "&redisson_sc:{seats}"}}) {
         CAPTURE(rights.front());
-        Bench<Kind> bench;
-        bench.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all");
-        for (const std::string& right : rights) bench.redis.text("ACL", "SETUSER", "limited", right);
-        const std::string url = bench.server.url_of("limited");
+        Fixture<Kind> fixture;
+        fixture.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all");
+        for (const std::string& right : rights) fixture.redis.text("ACL", "SETUSER", "limited", right);
+        const std::string url = fixture.server.url_of("limited");
         Party<Kind> limited{url};
         auto visit = start([&] { return limited.seats.acquire(), true; });
-        REQUIRE(eventually([&] { return bench.redis.subscribers(channel) == 1; }, 20s));
+        REQUIRE(eventually([&] { return fixture.redis.subscribers(channel) == 1; }, 20s));
         commands_when_quiet(limited.client);
-        bench.a.seats.release();
+        fixture.a.seats.release();
         CHECK(visit.wait_for(4s) == std::future_status::ready);
-        bench.b.queue_up(bench.redis);
+        fixture.b.queue_up(fixture.redis);
         limited.seats.release();
-        CHECK(bench.b.enters());
+        CHECK(fixture.b.enters());
     }
 }
 
 TEST_CASE("a client whose user loses the right to the queue's keys gives its permits back all the same") {
-    Bench<LeasedSemaphore> bench;
-    bench.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~*", "&*");
-    const std::string url = bench.server.url_of("limited");
+    Fixture<LeasedSemaphore> fixture;
+    fixture.redis.text("ACL", "SETUSER", "limited", "on", ">secret", "+@all", "~*", "&*");
+    const std::string url = fixture.server.url_of("limited");
     Client client{url};
     PermitExpirableSemaphore seats{client, "seats"};
-    bench.a.seats.release();
+    fixture.a.seats.release();
     {
         const redlatch::Permit permit{seats};
-        bench.redis.text("ACL", "SETUSER", "limited", "resetkeys", "~seats", "~{seats}:timeout",
-                         "~redlatch_permit_requests:*", "~redisson_sc:*");
+        fixture.redis.text("ACL", "SETUSER", "limited", "resetkeys", "~seats", "~{seats}:timeout",
+                           "~redlatch_permit_requests:*", "~redisson_sc:*");
     }
-    CHECK(eventually([&] { return bench.redis.text("GET", "seats") == "1"; }, 20s));
+    CHECK(eventually([&] { return fixture.redis.text("GET", "seats") == "1"; }, 20s));
 }

@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Bench {
+struct Fixture {
     RedisServer server;
     RawRedis redis{server};
     Client client{server.url()};
@@ -67,12 +67,12 @@ const std::vector<std::string> no_counts{"abc",
 // --- names ----------------------------------------------------------------------------------------------------------
 
 TEST_CASE("an invalid name is refused by every primitive, and nothing is sent") {
-    Bench bench;
-    const std::string connections = bench.redis.info("stats", "total_connections_received");
+    Fixture fixture;
+    const std::string connections = fixture.redis.info("stats", "total_connections_received");
     for (const std::string& name : {std::string(), std::string(1025, 'x'), std::string(64 << 20, 'x'),
                                     std::string("a{b"), std::string("{}"), std::string("}{"), std::string("{a}{b}")}) {
         CAPTURE(name.substr(0, 20));
-        auto& client = bench.client;
+        auto& client = fixture.client;
         for (const Named& make : std::initializer_list<Named>{
                  {"RLock",
                   [&] {
@@ -115,7 +115,7 @@ TEST_CASE("an invalid name is refused by every primitive, and nothing is sent") 
             CHECK(code_of(make.call) == errc::invalid_argument);
         }
     }
-    CHECK(bench.redis.info("stats", "total_connections_received") == connections);
+    CHECK(fixture.redis.info("stats", "total_connections_received") == connections);
 }
 
 TEST_CASE("a name of any bytes works with every primitive, unchanged in keys and channels") {
@@ -124,12 +124,12 @@ TEST_CASE("a name of any bytes works with every primitive, unchanged in keys and
          {"\0\r\n$-1\r\n*1 '\"`%s%n\\\xff\xfe"s, "\r\nPING\r\n"s, "' or redis.call('flushall') --"s,
           "]] .. redis.call('flushall') .. [["s, std::string(1024, '\xc3')}) {
         CAPTURE(in_quotes(name));
-        Bench bench;
-        auto& client = bench.client;
-        Client other{bench.server.url()};
+        Fixture fixture;
+        auto& client = fixture.client;
+        Client other{fixture.server.url()};
         const auto passes_on = [&](auto& mine, auto& theirs) {
             mine.lock();
-            CHECK(bench.redis.exists(name));
+            CHECK(fixture.redis.exists(name));
             auto waiting = start_waiting(other, [&] {
                 theirs.lock();
                 theirs.unlock();
@@ -175,7 +175,7 @@ TEST_CASE("a name of any bytes works with every primitive, unchanged in keys and
             auto waiting = start_waiting(other, [&] { return theirs.acquire(), true; });
             mine.release();
             CHECK(ready(waiting));
-            CHECK(bench.redis.integer("DEL", name) == 1);
+            CHECK(fixture.redis.integer("DEL", name) == 1);
         }
         {
             PermitExpirableSemaphore mine{client, name};
@@ -185,7 +185,7 @@ TEST_CASE("a name of any bytes works with every primitive, unchanged in keys and
             auto waiting = start_waiting(other, [&] { return theirs.release(theirs.acquire()), true; });
             mine.release(taken);
             CHECK(ready(waiting));
-            CHECK(bench.redis.integer("DEL", name) == 1);
+            CHECK(fixture.redis.integer("DEL", name) == 1);
         }
         {
             CountDownLatch mine{client, name};
@@ -195,41 +195,41 @@ TEST_CASE("a name of any bytes works with every primitive, unchanged in keys and
             mine.count_down();
             CHECK(ready(waiting));
         }
-        CHECK_FALSE(bench.redis.exists(name));
-        CHECK(bench.redis.info("commandstats", "cmdstat_flushall").empty());
-        for (const std::string& key : bench.redis.keys()) CHECK(key.find(name) != std::string::npos);
+        CHECK_FALSE(fixture.redis.exists(name));
+        CHECK(fixture.redis.info("commandstats", "cmdstat_flushall").empty());
+        for (const std::string& key : fixture.redis.keys()) CHECK(key.find(name) != std::string::npos);
     }
 }
 
 TEST_CASE("a lock whose name is a key of another primitive is refused, and does no harm") {
-    Bench bench;
-    FairLock fair{bench.client, "orders"};
+    Fixture fixture;
+    FairLock fair{fixture.client, "orders"};
     fair.lock(Lease{60s});
-    Client other{bench.server.url()};
+    Client other{fixture.server.url()};
     FairLock theirs{other, "orders"};
     auto waiting = start_waiting(other, [&] { return theirs.lock(), theirs.unlock(), true; });
-    PermitExpirableSemaphore seats{bench.client, "seats"};
+    PermitExpirableSemaphore seats{fixture.client, "seats"};
     seats.set_permits(2);
     const PermitId seat = seats.acquire(Lease{60s});
-    FencedLock fenced{bench.client, "paid"};
+    FencedLock fenced{fixture.client, "paid"};
     fenced.lock(Lease{60s});
-    REQUIRE(eventually([&] { return bench.redis.exists("redisson_lock_queue:{orders}"); }, 20s));
+    REQUIRE(eventually([&] { return fixture.redis.exists("redisson_lock_queue:{orders}"); }, 20s));
 
     for (const std::string key : {"redisson_lock_queue:{orders}", "redisson_lock_timeout:{orders}", "{seats}:timeout",
                                   "redisson_lock_token:{paid}"}) {
         CAPTURE(key);
-        REQUIRE(bench.redis.exists(key));
-        const std::string kind = bench.redis.text("TYPE", key);
-        RLock lock{bench.client, key};
-        FairLock queue{bench.client, key};
-        ReadWriteLock shared{bench.client, key};
-        CountDownLatch latch{bench.client, key};
+        REQUIRE(fixture.redis.exists(key));
+        const std::string kind = fixture.redis.text("TYPE", key);
+        RLock lock{fixture.client, key};
+        FairLock queue{fixture.client, key};
+        ReadWriteLock shared{fixture.client, key};
+        CountDownLatch latch{fixture.client, key};
         CHECK(code_of([&] { return lock.try_lock(); }) == errc::wrong_type);
         CHECK(code_of([&] { return queue.try_lock(); }) == errc::wrong_type);
         CHECK(code_of([&] { return shared.try_lock(); }) == errc::wrong_type);
         CHECK(code_of([&] { lock.force_unlock(); }) == errc::wrong_type);
         if (kind != "string") CHECK(code_of([&] { latch.reset(); }) == errc::wrong_type);
-        CHECK(bench.redis.text("TYPE", key) == kind);
+        CHECK(fixture.redis.text("TYPE", key) == kind);
     }
     fair.unlock();
     CHECK(ready(waiting));
@@ -242,12 +242,12 @@ TEST_CASE("a lock whose name is a key of another primitive is refused, and does 
 // Lua reads 'nan', 'inf' and '0x10' as numbers, and returns 2^63 - 1 as -2^63. So draining a semaphore returned a
 // negative number. An acquire left the mark of a success before it failed, so its resend was a grant.
 TEST_CASE("fault: semaphore whose key is no count: refused, and the key stays unchanged") {
-    Bench bench;
-    Semaphore seats{bench.client, "seats"};
+    Fixture fixture;
+    Semaphore seats{fixture.client, "seats"};
     for (const std::string& value : no_counts) {
         CAPTURE(in_quotes(value));
-        bench.redis.text("FLUSHALL");
-        bench.redis.text("SET", "seats", value);
+        fixture.redis.text("FLUSHALL");
+        fixture.redis.text("SET", "seats", value);
         for (const Named& use : std::initializer_list<Named>{
                  {"try_acquire", [&] { static_cast<void>(seats.try_acquire()); }},
                  {"try_acquire_for", [&] { static_cast<void>(seats.try_acquire_for(20s)); }},
@@ -261,23 +261,23 @@ TEST_CASE("fault: semaphore whose key is no count: refused, and the key stays un
             CHECK(code_of(use.call) == errc::wrong_type);
         }
         CHECK_FALSE(seats.try_set_permits(1));  // there is one already
-        CHECK(bench.redis.text("GET", "seats") == value);
-        CHECK(bench.redis.keys() == Words{"seats"});  // and there is no mark of a success
+        CHECK(fixture.redis.text("GET", "seats") == value);
+        CHECK(fixture.redis.keys() == Words{"seats"});  // and there is no mark of a success
     }
-    CHECK(bench.client.stats().acquisitions == 0);
+    CHECK(fixture.client.stats().acquisitions == 0);
 }
 
 TEST_CASE("fault: semaphore with leases whose key is no count: refused, and the key stays unchanged") {
-    Bench bench;
-    PermitExpirableSemaphore seats{bench.client, "seats"};
+    Fixture fixture;
+    PermitExpirableSemaphore seats{fixture.client, "seats"};
     for (const std::string& value : no_counts) {
         CAPTURE(in_quotes(value));
-        bench.redis.text("FLUSHALL");
+        fixture.redis.text("FLUSHALL");
         seats.set_permits(3);
         const PermitId seat = seats.acquire(Lease{60s});
-        bench.redis.call("ZADD", "{seats}:timeout", 1, "a permit whose lease is over");
-        bench.redis.text("SET", "seats", value);
-        const std::string leases = bench.dump("{seats}:timeout");
+        fixture.redis.call("ZADD", "{seats}:timeout", 1, "a permit whose lease is over");
+        fixture.redis.text("SET", "seats", value);
+        const std::string leases = fixture.dump("{seats}:timeout");
         for (const Named& use : std::initializer_list<Named>{
                  {"try_acquire", [&] { static_cast<void>(seats.try_acquire()); }},
                  {"try_acquire_for", [&] { static_cast<void>(seats.try_acquire_for(20s)); }},
@@ -291,21 +291,21 @@ TEST_CASE("fault: semaphore with leases whose key is no count: refused, and the 
             CAPTURE(use.what);
             CHECK(code_of(use.call) == errc::wrong_type);
         }
-        CHECK(bench.redis.text("GET", "seats") == value);
-        CHECK(bench.dump("{seats}:timeout") == leases);
+        CHECK(fixture.redis.text("GET", "seats") == value);
+        CHECK(fixture.dump("{seats}:timeout") == leases);
         // Repaired by an operator, it works again.
-        bench.redis.text("SET", "seats", 2);
+        fixture.redis.text("SET", "seats", 2);
         seats.release(seat);
     }
 }
 
 TEST_CASE("fault: latch whose key is no count: refused, and the key stays unchanged") {
-    Bench bench;
-    CountDownLatch start{bench.client, "start"};
+    Fixture fixture;
+    CountDownLatch start{fixture.client, "start"};
     for (const std::string& value : no_counts) {
         CAPTURE(in_quotes(value));
-        bench.redis.text("FLUSHALL");
-        bench.redis.text("SET", "start", value);
+        fixture.redis.text("FLUSHALL");
+        fixture.redis.text("SET", "start", value);
         for (const Named& use : std::initializer_list<Named>{
                  {"count", [&] { static_cast<void>(start.count()); }},
                  {"count_down", [&] { start.count_down(); }},
@@ -317,22 +317,22 @@ TEST_CASE("fault: latch whose key is no count: refused, and the key stays unchan
             CHECK(code_of(use.call) == errc::wrong_type);
         }
         CHECK_FALSE(start.try_set_count(1));  // there is one already
-        CHECK(bench.redis.text("GET", "start") == value);
-        CHECK(bench.redis.keys() == Words{"start"});
+        CHECK(fixture.redis.text("GET", "start") == value);
+        CHECK(fixture.redis.keys() == Words{"start"});
     }
 }
 
 // Above 2^53 Lua rounds, so two holds had the same token. A value that is no number made the script fail after it had
 // stored the hold, or Lua read it as a number.
 TEST_CASE("fault: fencing counter that is no token: no hold, no token, and the key stays unchanged") {
-    Bench bench;
-    FencedLock orders{bench.client, "orders"};
+    Fixture fixture;
+    FencedLock orders{fixture.client, "orders"};
     std::vector<std::string> values = no_counts;
     values.insert(values.end(), {"-1", "-9223372036854775808", "9007199254740991"});
     for (const std::string& value : values) {
         CAPTURE(in_quotes(value));
-        bench.redis.text("FLUSHALL");
-        bench.redis.text("SET", token_of_orders, value);
+        fixture.redis.text("FLUSHALL");
+        fixture.redis.text("SET", token_of_orders, value);
         for (const Named& use : std::initializer_list<Named>{
                  {"lock", [&] { orders.lock(); }},
                  {"try_lock", [&] { static_cast<void>(orders.try_lock()); }},
@@ -343,45 +343,45 @@ TEST_CASE("fault: fencing counter that is no token: no hold, no token, and the k
             CHECK(code_of(use.call) == errc::wrong_type);
         }
         CHECK(code_of([&] { static_cast<void>(orders.token()); }) == errc::not_owner);
-        CHECK(bench.redis.text("GET", token_of_orders) == value);
-        CHECK(bench.redis.keys() == Words{token_of_orders});
+        CHECK(fixture.redis.text("GET", token_of_orders) == value);
+        CHECK(fixture.redis.keys() == Words{token_of_orders});
     }
-    bench.redis.text("SET", token_of_orders, "9007199254740990");
+    fixture.redis.text("SET", token_of_orders, "9007199254740990");
     CHECK(orders.lock_and_get_token() == 9007199254740991);  // the last one
     orders.unlock();
     CHECK(code_of([&] { orders.lock(); }) == errc::wrong_type);
-    CHECK(bench.redis.keys() == Words{token_of_orders});
+    CHECK(fixture.redis.keys() == Words{token_of_orders});
 }
 
 TEST_CASE("token counter spoilt during a hold: neither a reentry nor a hand-over returns a wrong token") {
-    Bench bench;
-    FencedLock orders{bench.client, "orders"};
+    Fixture fixture;
+    FencedLock orders{fixture.client, "orders"};
     const std::int64_t token = orders.lock_and_get_token();
-    bench.redis.text("SET", token_of_orders, "abc");
+    fixture.redis.text("SET", token_of_orders, "abc");
     CHECK(code_of([&] { orders.lock(); }) == errc::wrong_type);
     CHECK(orders.token() == token);
     CHECK(orders.hold_count() == 1);
-    auto waiting = start_waiting(bench.client, [&] { return code_of([&] { orders.lock(); }); });
+    auto waiting = start_waiting(fixture.client, [&] { return code_of([&] { orders.lock(); }); });
     orders.unlock();
     REQUIRE(ready(waiting));
     CHECK(waiting.get() == errc::wrong_type);
-    CHECK(eventually([&] { return !bench.redis.exists("orders"); }, 20s));
-    CHECK(bench.redis.text("GET", token_of_orders) == "abc");
-    bench.redis.integer("DEL", token_of_orders);
+    CHECK(eventually([&] { return !fixture.redis.exists("orders"); }, 20s));
+    CHECK(fixture.redis.text("GET", token_of_orders) == "abc");
+    fixture.redis.integer("DEL", token_of_orders);
     CHECK(orders.lock_and_get_token() > token);
     orders.unlock();
 }
 
 // The owner is opaque on the wire, so a foreign hash is like an unknown holder.
 TEST_CASE("a foreign hash blocks like a holder, is refused if it has no TTL, and stays unchanged") {
-    Bench bench;
-    bench.redis.integer("HSET", "orders", "colour", "red", "size", "7");
-    const std::string before = bench.dump("orders");
-    RLock lock{bench.client, "orders"};
-    FairLock fair{bench.client, "orders"};
-    FencedLock fenced{bench.client, "orders"};
-    SpinLock spin{bench.client, "orders"};
-    ReadWriteLock shared{bench.client, "orders"};
+    Fixture fixture;
+    fixture.redis.integer("HSET", "orders", "colour", "red", "size", "7");
+    const std::string before = fixture.dump("orders");
+    RLock lock{fixture.client, "orders"};
+    FairLock fair{fixture.client, "orders"};
+    FencedLock fenced{fixture.client, "orders"};
+    SpinLock spin{fixture.client, "orders"};
+    ReadWriteLock shared{fixture.client, "orders"};
     CHECK(code_of([&] { static_cast<void>(lock.try_lock()); }) == errc::wrong_type);
     CHECK(code_of([&] { static_cast<void>(fair.try_lock()); }) == errc::wrong_type);
     CHECK(code_of([&] { static_cast<void>(fenced.try_lock()); }) == errc::wrong_type);
@@ -390,8 +390,8 @@ TEST_CASE("a foreign hash blocks like a holder, is refused if it has no TTL, and
     CHECK(code_of([&] { fair.lock(); }) == errc::wrong_type);
     CHECK(code_of([&] { fenced.lock(); }) == errc::wrong_type);
     CHECK(code_of([&] { spin.lock(); }) == errc::wrong_type);
-    CHECK(bench.redis.pttl("orders") == -1);
-    bench.redis.integer("PEXPIRE", "orders", 600'000);
+    CHECK(fixture.redis.pttl("orders") == -1);
+    fixture.redis.integer("PEXPIRE", "orders", 600'000);
     CHECK_FALSE(lock.try_lock());
     CHECK_FALSE(fair.try_lock());
     CHECK_FALSE(fenced.try_lock());
@@ -399,7 +399,7 @@ TEST_CASE("a foreign hash blocks like a holder, is refused if it has no TTL, and
     CHECK(code_of([&] { static_cast<void>(shared.try_lock()); }) == errc::wrong_type);
     CHECK(code_of([&] { static_cast<void>(shared.try_lock_shared()); }) == errc::wrong_type);
     CHECK(code_of([&] { lock.unlock(); }) == errc::not_owner);
-    CHECK(bench.dump("orders") == before);
+    CHECK(fixture.dump("orders") == before);
 }
 
 // --- releasing without a hold ---------------------------------------------------------------------------------------
@@ -407,13 +407,13 @@ TEST_CASE("a foreign hash blocks like a holder, is refused if it has no TTL, and
 // It would never become free.
 TEST_CASE(
     "a read-write lock that is held without a TTL: every way to acquire it is refused at once, and changes nothing") {
-    Bench bench;
+    Fixture fixture;
     const std::string stranger = "b983c153-7421-469a-addb-44fb92259a1b:42";
     const auto hold = [&](bool write) {
-        bench.redis.text("FLUSHALL");
-        bench.redis.call("HSET", "orders", "mode", write ? "write" : "read", write ? stranger + ":write" : stranger,
-                         "1");
-        if (!write) bench.redis.text("SET", "{orders}:" + stranger + ":rwlock_timeout:1", "1");
+        fixture.redis.text("FLUSHALL");
+        fixture.redis.call("HSET", "orders", "mode", write ? "write" : "read", write ? stranger + ":write" : stranger,
+                           "1");
+        if (!write) fixture.redis.text("SET", "{orders}:" + stranger + ":rwlock_timeout:1", "1");
     };
     using Shared = ReadWriteLock;
     struct Way {
@@ -435,23 +435,23 @@ TEST_CASE(
             CAPTURE(held_by_writer);
             CAPTURE(way.what);
             hold(held_by_writer);
-            const std::string before = bench.dump("orders");
-            Client client{bench.server.url()};
+            const std::string before = fixture.dump("orders");
+            Client client{fixture.server.url()};
             Shared lock{client, "orders"};
             auto call = start([&] { return code_of([&] { way.call(lock); }); });
             const bool at_once = ready(call, patient(5s));
             CHECK(at_once);
-            CHECK(bench.dump("orders") == before);
-            bench.redis.text("FLUSHALL");
-            bench.redis.integer("PUBLISH", "redisson_rwlock:{orders}", "1");
+            CHECK(fixture.dump("orders") == before);
+            fixture.redis.text("FLUSHALL");
+            fixture.redis.integer("PUBLISH", "redisson_rwlock:{orders}", "1");
             CHECK(call.get() == errc::wrong_type);
         }
     }
 }
 
 TEST_CASE("every lock throws not_owner to a thread without a hold, also after its unlock(), and other holds stay") {
-    Bench bench;
-    auto& client = bench.client;
+    Fixture fixture;
+    auto& client = fixture.client;
     RLock lock{client, "a"};
     FairLock fair{client, "b"};
     FencedLock fenced{client, "c"};
@@ -482,9 +482,9 @@ TEST_CASE("every lock throws not_owner to a thread without a hold, also after it
 }
 
 TEST_CASE("a permit of another semaphore, or of none, is unknown, and has no effect") {
-    Bench bench;
-    PermitExpirableSemaphore seats{bench.client, "seats"};
-    PermitExpirableSemaphore tables{bench.client, "tables"};
+    Fixture fixture;
+    PermitExpirableSemaphore seats{fixture.client, "seats"};
+    PermitExpirableSemaphore tables{fixture.client, "tables"};
     seats.set_permits(2);
     tables.set_permits(2);
     const PermitId seat = seats.acquire(Lease{60s});
@@ -535,8 +535,8 @@ TEST_CASE("a password of any bytes logs in unchanged, and injects no command") {
 }
 
 TEST_CASE("a database that does not exist is rejected at once, with the server's error") {
-    Bench bench;
-    Client client{bench.server.url() + "?db=9999"};
+    Fixture fixture;
+    Client client{fixture.server.url() + "?db=9999"};
     RLock orders{client, "orders"};
     CHECK(code_of([&] { orders.lock(); }) == errc::rejected);
     CHECK(text_of_error([&] { orders.lock(); }).find("DB index") != std::string::npos);
@@ -545,7 +545,7 @@ TEST_CASE("a database that does not exist is rejected at once, with the server's
 // --- callbacks ------------------------------------------------------------------------------------------------------
 
 TEST_CASE("an event handler may destroy the lock and the client that the event is about") {
-    Bench bench;
+    Fixture fixture;
     struct Held {
         std::unique_ptr<HiredisClient> client;
         std::unique_ptr<HiredisRLock> lock;
@@ -559,12 +559,12 @@ TEST_CASE("an event handler may destroy the lock and the client that the event i
         held.gone = true;
         throw 7;
     };
-    held.client = std::make_unique<HiredisClient>(bench.server.url(), options);
+    held.client = std::make_unique<HiredisClient>(fixture.server.url(), options);
     held.lock = std::make_unique<HiredisRLock>(*held.client, "orders");
     held.lock->lock();
-    bench.redis.integer("DEL", "orders");
+    fixture.redis.integer("DEL", "orders");
     CHECK(eventually([&] { return held.gone.load(); }, short_lease + 20s));
-    CHECK(bench.redis.keys().empty());
+    CHECK(fixture.redis.keys().empty());
 }
 
 // --- tokens of an untrusted server

@@ -119,7 +119,7 @@ TEST_CASE("a reentry that is not replicated fails, and the hold stays as it was"
     CHECK_FALSE(redis.exists("orders"));
 }
 
-TEST_CASE("a hand-over within the process that is not replicated gives the heir nothing") {
+TEST_CASE("a hand-over within the process that is not replicated gives the successor nothing") {
     Replicated setup;
     RawRedis redis{setup.master()};
     Client client{setup.master().url(), requiring(1)};

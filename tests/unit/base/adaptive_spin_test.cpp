@@ -19,8 +19,8 @@ struct HandSetClock {
     static inline std::chrono::microseconds step{1};
 };
 
-struct Bench {
-    explicit Bench(std::chrono::microseconds step = 1us) { HandSetClock::step = step; }
+struct Fixture {
+    explicit Fixture(std::chrono::microseconds step = 1us) { HandSetClock::step = step; }
 
     // Returns for how many of `replies` it spins, if none of them ever comes.
     int tries_in_vain(int replies) {
@@ -45,40 +45,40 @@ constexpr auto at_once = [] { return true; };
 }  // namespace
 
 TEST_CASE("replies that come soon: each one is awaited by spinning") {
-    Bench bench;
+    Fixture fixture;
     for (int reply = 0; reply < 100; ++reply) {
         int looks = 0;
-        CHECK(bench.wait.reply_came(never, [&] { return ++looks == 3; }));
+        CHECK(fixture.wait.reply_came(never, [&] { return ++looks == 3; }));
         CHECK(looks == 3);
     }
 }
 
 TEST_CASE("distant server: spinning almost stops") {
-    Bench bench;
+    Fixture fixture;
     // After the failures it skips 0, 1, 2, 4, ... 64 and again 64 replies.
-    CHECK(bench.tries_in_vain(1000) < 25);
+    CHECK(fixture.tries_in_vain(1000) < 25);
 }
 
 TEST_CASE("distant server becomes fast again: spinning resumes") {
-    Bench bench;
-    bench.tries_in_vain(1000);
+    Fixture fixture;
+    fixture.tries_in_vain(1000);
     int replies = 0;
-    while (!bench.wait.reply_came(never, at_once)) REQUIRE(++replies <= 64);
-    CHECK(bench.wait.reply_came(never, at_once));
+    while (!fixture.wait.reply_came(never, at_once)) REQUIRE(++replies <= 64);
+    CHECK(fixture.wait.reply_came(never, at_once));
 }
 
 TEST_CASE("a yield that takes a whole time slice: spinning almost stops, the thread sleeps instead") {
-    Bench bench{3ms};
+    Fixture fixture{3ms};
     int awake = 0;
-    for (int reply = 0; reply < 1000; ++reply) awake += bench.wait.reply_came(never, at_once) ? 1 : 0;
+    for (int reply = 0; reply < 1000; ++reply) awake += fixture.wait.reply_came(never, at_once) ? 1 : 0;
     CHECK(awake < 25);
 }
 
 TEST_CASE("spinning ends at the caller's deadline, which does not count as a failure of the server") {
-    Bench bench;
+    Fixture fixture;
     for (int reply = 0; reply < 100; ++reply) {
         bool asked = false;
-        CHECK_FALSE(bench.wait.reply_came(HandSetClock::time + 10us, [&] {
+        CHECK_FALSE(fixture.wait.reply_came(HandSetClock::time + 10us, [&] {
             asked = true;
             return false;
         }));

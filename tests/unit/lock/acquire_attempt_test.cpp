@@ -41,11 +41,11 @@ struct Task final : LockTask {
 };
 
 template <class Protocol>
-struct Bench {
+struct Fixture {
     using Attempt = AcquireAttempt;
     using Next = Attempt::Next;
 
-    explicit Bench(bool first = true) : attempt(core, claim(first), settings_of(session.options())) {
+    explicit Fixture(bool first = true) : attempt(core, claim(first), settings_of(session.options())) {
         session.server_clock().learn(0, SendTime(Clock::now()), Clock::now(), noon);
     }
 
@@ -70,88 +70,88 @@ struct Bench {
 TEST_CASE("an attempt does without the queue that is refused, also if another caller has learned of it before") {
     const Reply no_right = Reply::of(Reply::Kind::error, "NOPERM no permissions");
     for (const bool is_known : {false, true}) {
-        Bench<RLockProtocol> bench;
-        bench.attempt.asks_time();
-        bench.attempt.begin(noon);
-        CHECK(bench.attempt.call().script() == &digested<scripts::queue_acquire>);
-        if (is_known) bench.session.protocol_context().native.refused(NativeCommands::Queue::locks);
-        CHECK(bench.attempt.replied(no_right) == Bench<RLockProtocol>::Next::call);
-        CHECK(bench.attempt.call().script() == &digested<scripts::rlock_acquire>);
-        CHECK(bench.attempt.replied(no_right) == Bench<RLockProtocol>::Next::done);
+        Fixture<RLockProtocol> fixture;
+        fixture.attempt.asks_time();
+        fixture.attempt.begin(noon);
+        CHECK(fixture.attempt.call().script() == &digested<scripts::queue_acquire>);
+        if (is_known) fixture.session.protocol_context().native.refused(NativeCommands::Queue::locks);
+        CHECK(fixture.attempt.replied(no_right) == Fixture<RLockProtocol>::Next::call);
+        CHECK(fixture.attempt.call().script() == &digested<scripts::rlock_acquire>);
+        CHECK(fixture.attempt.replied(no_right) == Fixture<RLockProtocol>::Next::done);
     }
 }
 
 TEST_CASE("an attempt asks until command_timeout after the server's time, and is done with the answer") {
-    Bench<RLockProtocol> bench;
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon);
-    CHECK(bench.attempt.claim.until == noon + 3000);
-    CHECK(words_of(bench.attempt.call()).find(std::to_string(noon + 3000)) != std::string::npos);
+    Fixture<RLockProtocol> fixture;
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon);
+    CHECK(fixture.attempt.claim.until == noon + 3000);
+    CHECK(words_of(fixture.attempt.call()).find(std::to_string(noon + 3000)) != std::string::npos);
     const Instant sent = Clock::now();
-    CHECK(bench.attempt.replied(nil()) == Bench<RLockProtocol>::Next::done);
-    CHECK(bench.attempt.asked.reply.is_nil());
-    CHECK(bench.attempt.asked.sent <= sent);
-    CHECK(bench.attempt.asked.unsettled == 0);
-    CHECK(bench.redis.count("acquire") == 0);
+    CHECK(fixture.attempt.replied(nil()) == Fixture<RLockProtocol>::Next::done);
+    CHECK(fixture.attempt.asked.reply.is_nil());
+    CHECK(fixture.attempt.asked.sent <= sent);
+    CHECK(fixture.attempt.asked.unsettled == 0);
+    CHECK(fixture.redis.count("acquire") == 0);
 }
 
 TEST_CASE("an attempt that came too late asks for the time again, three times in all") {
-    Bench<RLockProtocol> bench;
-    using Next = Bench<RLockProtocol>::Next;
+    Fixture<RLockProtocol> fixture;
+    using Next = Fixture<RLockProtocol>::Next;
     for (int late = 1; late < 3; ++late) {
-        bench.attempt.asks_time();
-        bench.attempt.begin(noon);
-        CHECK(bench.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::time);
+        fixture.attempt.asks_time();
+        fixture.attempt.begin(noon);
+        CHECK(fixture.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::time);
     }
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon);
-    CHECK(bench.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::done);
-    CHECK(bench.attempt.asked.unsettled == 0);  // refused for certain
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon);
+    CHECK(fixture.attempt.replied(ScriptedRedis::late(noon + 10'000)) == Next::done);
+    CHECK(fixture.attempt.asked.unsettled == 0);  // refused for certain
 }
 
 TEST_CASE("an unanswered attempt may take effect until the latest time that it was wanted") {
-    Bench<RLockProtocol> bench;
-    using Next = Bench<RLockProtocol>::Next;
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon);
-    CHECK(bench.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
-    CHECK(bench.attempt.asked.unsettled == noon + 3000);
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon - 1000);  // the clock was set back
-    CHECK(bench.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
-    CHECK(bench.attempt.asked.unsettled == noon + 3000);
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon + 5000);
-    CHECK(bench.attempt.replied(Reply::of(Reply::Kind::not_sent, "nothing")) == Next::done);
-    CHECK(bench.attempt.asked.unsettled == noon + 3000);
+    Fixture<RLockProtocol> fixture;
+    using Next = Fixture<RLockProtocol>::Next;
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon);
+    CHECK(fixture.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
+    CHECK(fixture.attempt.asked.unsettled == noon + 3000);
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon - 1000);  // the clock was set back
+    CHECK(fixture.attempt.replied(Reply::of(Reply::Kind::unanswered, "nothing")) == Next::done);
+    CHECK(fixture.attempt.asked.unsettled == noon + 3000);
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon + 5000);
+    CHECK(fixture.attempt.replied(Reply::of(Reply::Kind::not_sent, "nothing")) == Next::done);
+    CHECK(fixture.attempt.asked.unsettled == noon + 3000);
 }
 
 TEST_CASE("an attempt for a Mutex goes on with the script if the plain command is refused") {
-    Bench<MutexProtocol> bench;
-    using Next = Bench<MutexProtocol>::Next;
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon);
-    CHECK_FALSE(bench.attempt.call().script());
-    CHECK(bench.attempt.replied(nil()) == Next::call);
-    CHECK(bench.attempt.call().script());
-    CHECK(bench.attempt.replied(number(500)) == Next::done);
-    CHECK(bench.attempt.asked.reply.integer == 500);
+    Fixture<MutexProtocol> fixture;
+    using Next = Fixture<MutexProtocol>::Next;
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon);
+    CHECK_FALSE(fixture.attempt.call().script());
+    CHECK(fixture.attempt.replied(nil()) == Next::call);
+    CHECK(fixture.attempt.call().script());
+    CHECK(fixture.attempt.replied(number(500)) == Next::done);
+    CHECK(fixture.attempt.asked.reply.integer == 500);
 }
 
 TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too rough for is acquired by the script") {
-    Bench<MutexProtocol> bench;
-    using Next = Bench<MutexProtocol>::Next;
+    Fixture<MutexProtocol> fixture;
+    using Next = Fixture<MutexProtocol>::Next;
     const Instant now = Clock::now();
-    bench.session.server_clock().learn(0, SendTime(now - 500ms), now, noon);
-    bench.attempt.claim.lease = 900ms;
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon);
-    CHECK(bench.attempt.call().script());
+    fixture.session.server_clock().learn(0, SendTime(now - 500ms), now, noon);
+    fixture.attempt.claim.lease = 900ms;
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon);
+    CHECK(fixture.attempt.call().script());
     // The script's lease begins when the server executes it.
-    CHECK(bench.attempt.replied(text("OK")) == Next::done);
-    CHECK(bench.attempt.asked.sent >= now);
+    CHECK(fixture.attempt.replied(text("OK")) == Next::done);
+    CHECK(fixture.attempt.asked.sent >= now);
     // Half a second is little beside a lease of a minute.
-    Bench<MutexProtocol> patient;
+    Fixture<MutexProtocol> patient;
     const Instant later = Clock::now();
     patient.session.server_clock().learn(0, SendTime(later - 500ms), later, noon);
     patient.attempt.claim.lease = 1min;
@@ -163,72 +163,72 @@ TEST_CASE("a Mutex with a lease that the estimate of the server's clock is too r
 }
 
 TEST_CASE("a Mutex is acquired by the script if the reading of the server's clock is old, and the reply renews it") {
-    Bench<MutexProtocol> bench;
-    using Next = Bench<MutexProtocol>::Next;
+    Fixture<MutexProtocol> fixture;
+    using Next = Fixture<MutexProtocol>::Next;
     const Instant old = Clock::now() - 1100ms;
-    bench.session.server_clock().learn(0, SendTime(old), old, noon);
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon + 1100);
-    CHECK(bench.attempt.call().script());
-    CHECK(bench.attempt.replied(text("OK " + std::to_string(noon + 61'100))) == Next::done);
-    CHECK(bench.core.protocol.read_acquire(bench.attempt.asked.reply).kind == AcquireAnswer::Kind::held);
-    CHECK(bench.session.server_clock().at(0, Clock::now()) >= noon + 61'100);
-    AcquireAttempt next(bench.core, bench.claim(true), settings_of(bench.session.options()));
+    fixture.session.server_clock().learn(0, SendTime(old), old, noon);
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon + 1100);
+    CHECK(fixture.attempt.call().script());
+    CHECK(fixture.attempt.replied(text("OK " + std::to_string(noon + 61'100))) == Next::done);
+    CHECK(fixture.core.protocol.read_acquire(fixture.attempt.asked.reply).kind == AcquireAnswer::Kind::held);
+    CHECK(fixture.session.server_clock().at(0, Clock::now()) >= noon + 61'100);
+    AcquireAttempt next(fixture.core, fixture.claim(true), settings_of(fixture.session.options()));
     next.asks_time();
     next.begin(noon + 61'100);
     CHECK_FALSE(next.call().script());
 }
 
 TEST_CASE("a Mutex is acquired by the script if a connection was lost since the reading of the server's clock") {
-    Bench<MutexProtocol> bench;
-    bench.session.server_clock().disconnected();
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon);
-    CHECK(bench.attempt.call().script());
+    Fixture<MutexProtocol> fixture;
+    fixture.session.server_clock().disconnected();
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon);
+    CHECK(fixture.attempt.call().script());
 }
 
 TEST_CASE("a Mutex is acquired by the script where nothing tells whether the server is another one") {
-    Bench<MutexProtocol> bench;
-    bench.redis.same_server_since(std::nullopt);
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon);
-    CHECK(bench.attempt.call().script());
+    Fixture<MutexProtocol> fixture;
+    fixture.redis.same_server_since(std::nullopt);
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon);
+    CHECK(fixture.attempt.call().script());
 }
 
 TEST_CASE("a Mutex is acquired by the script if the server may be another one since the reading of its clock") {
-    Bench<MutexProtocol> bench;
-    using Next = Bench<MutexProtocol>::Next;
-    bench.attempt.asks_time();
-    bench.attempt.begin(noon);
-    REQUIRE_FALSE(bench.attempt.call().script());
+    Fixture<MutexProtocol> fixture;
+    using Next = Fixture<MutexProtocol>::Next;
+    fixture.attempt.asks_time();
+    fixture.attempt.begin(noon);
+    REQUIRE_FALSE(fixture.attempt.call().script());
     SUBCASE("before the command") {
-        bench.redis.same_server_since(Clock::now());
-        bench.attempt.asks_time();
-        bench.attempt.begin(noon);
-        CHECK(bench.attempt.call().script());
+        fixture.redis.same_server_since(Clock::now());
+        fixture.attempt.asks_time();
+        fixture.attempt.begin(noon);
+        CHECK(fixture.attempt.call().script());
     }
     // Nobody knows when that lease ends: the caller sends the script, or gives it up.
     SUBCASE("by the command, which acquired it there") {
-        bench.redis.same_server_since(Clock::now());
-        CHECK(bench.attempt.replied(text("OK")) == Next::done);
-        CHECK(bench.attempt.asked.reply.kind == Reply::Kind::unanswered);
-        CHECK(bench.attempt.asked.unsettled == bench.attempt.claim.until);
+        fixture.redis.same_server_since(Clock::now());
+        CHECK(fixture.attempt.replied(text("OK")) == Next::done);
+        CHECK(fixture.attempt.asked.reply.kind == Reply::Kind::unanswered);
+        CHECK(fixture.attempt.asked.unsettled == fixture.attempt.claim.until);
     }
     SUBCASE("by the command, which is blocked there") {
-        bench.redis.same_server_since(Clock::now());
-        CHECK(bench.attempt.replied(nil()) == Next::call);
-        CHECK(bench.attempt.call().script());
+        fixture.redis.same_server_since(Clock::now());
+        CHECK(fixture.attempt.replied(nil()) == Next::call);
+        CHECK(fixture.attempt.call().script());
     }
 }
 
 TEST_CASE("the lease of a Mutex counts from the reading of the server's clock, however late the command was sent") {
-    Bench<MutexProtocol> bench;
-    bench.attempt.asks_time();
+    Fixture<MutexProtocol> fixture;
+    fixture.attempt.asks_time();
     const Instant asked = Clock::now();
     while (Clock::now() < asked + 20ms) continue;  // the thread is stopped
-    bench.attempt.begin(noon);
-    CHECK(bench.attempt.replied(text("OK")) == Bench<MutexProtocol>::Next::done);
-    CHECK(bench.attempt.asked.sent <= asked);
+    fixture.attempt.begin(noon);
+    CHECK(fixture.attempt.replied(text("OK")) == Fixture<MutexProtocol>::Next::done);
+    CHECK(fixture.attempt.asked.sent <= asked);
 }
 
 TEST_CASE("a try in the background that came too late is sent again if the lock is still wanted") {

@@ -53,10 +53,10 @@ concept TakesAnOwner = requires(Primitive& primitive) {
 || requires(Primitive& primitive) { primitive.wait(alice); };
 static_assert(!TakesAnOwner<Semaphore> && !TakesAnOwner<PermitExpirableSemaphore> && !TakesAnOwner<CountDownLatch>);
 
-// --- the bench ---------------------------------------------------------------------------------------------------
+// --- the fixture ---------------------------------------------------------------------------------------------------
 
-struct Bench {
-    Bench() { redis.confirm_by_hand(); }
+struct Fixture {
+    Fixture() { redis.confirm_by_hand(); }
 
     std::string owner(std::uint64_t number) const { return client.id() + ":" + std::to_string(number); }
 
@@ -116,231 +116,233 @@ TEST_CASE("threads, objects and the program's owners have numbers of their own, 
 }
 
 TEST_CASE("a caller that waits gets a level when another caller of its owner acquires the lock") {
-    Bench bench;
-    auto first = bench.begin_to_lock();
-    bench.redis.next("acquire", number(30'000));
-    auto second = start([&] { return bench.lock.try_lock_for(1h, alice); });
-    REQUIRE(bench.redis.wait_until_wanted("redisson_lock__channel:{orders}"));
-    bench.answer("acquire", 0, nil());
+    Fixture fixture;
+    auto first = fixture.begin_to_lock();
+    fixture.redis.next("acquire", number(30'000));
+    auto second = start([&] { return fixture.lock.try_lock_for(1h, alice); });
+    REQUIRE(fixture.redis.wait_until_wanted("redisson_lock__channel:{orders}"));
+    fixture.answer("acquire", 0, nil());
     CHECK(first.get());
     CHECK(second.get());
-    REQUIRE(bench.redis.count("acquire") == 3);
-    CHECK(bench.acquires(1, 2, "1"));
-    CHECK(bench.acquires(2, 1, "2"));
-    CHECK_FALSE(bench.unlock());
-    CHECK_FALSE(bench.unlock());
-    CHECK(bench.unlock() == errc::not_owner);
+    REQUIRE(fixture.redis.count("acquire") == 3);
+    CHECK(fixture.acquires(1, 2, "1"));
+    CHECK(fixture.acquires(2, 1, "2"));
+    CHECK_FALSE(fixture.unlock());
+    CHECK_FALSE(fixture.unlock());
+    CHECK(fixture.unlock() == errc::not_owner);
 }
 
 TEST_CASE("so does one whose command is refused after the other has acquired it, with one try, too") {
     for (const bool one_try : {false, true}) {
         CAPTURE(one_try);
-        Bench bench;
-        auto first = bench.begin_to_lock();
-        bench.redis.next("acquire", ScriptedRedis::hold_back);
-        auto second = start([&] { return one_try ? bench.lock.try_lock(alice) : bench.lock.try_lock_for(1h, alice); });
-        REQUIRE(bench.redis.wait_for("acquire", 2));
-        bench.answer("acquire", 0, nil());
+        Fixture fixture;
+        auto first = fixture.begin_to_lock();
+        fixture.redis.next("acquire", ScriptedRedis::hold_back);
+        auto second =
+            start([&] { return one_try ? fixture.lock.try_lock(alice) : fixture.lock.try_lock_for(1h, alice); });
+        REQUIRE(fixture.redis.wait_for("acquire", 2));
+        fixture.answer("acquire", 0, nil());
         CHECK(first.get());
-        bench.answer("acquire", 1, number(30'000));
+        fixture.answer("acquire", 1, number(30'000));
         CHECK(second.get());
-        CHECK(bench.acquires(2, 1, "2"));
-        CHECK_FALSE(bench.unlock());
-        CHECK_FALSE(bench.unlock());
+        CHECK(fixture.acquires(2, 1, "2"));
+        CHECK_FALSE(fixture.unlock());
+        CHECK_FALSE(fixture.unlock());
     }
 }
 
 TEST_CASE("without reentry a try is false and a call that waits throws, after the other has acquired it as before") {
     for (const bool one_try : {false, true}) {
         CAPTURE(one_try);
-        Bench bench;
-        NonReentrantLock strict{bench.client, "orders"};
-        auto first = bench.begin_to_lock();
-        bench.redis.next("acquire", ScriptedRedis::hold_back);
+        Fixture fixture;
+        NonReentrantLock strict{fixture.client, "orders"};
+        auto first = fixture.begin_to_lock();
+        fixture.redis.next("acquire", ScriptedRedis::hold_back);
         auto second = start([&] {
             std::error_code ec;
             const bool held = one_try ? strict.try_lock(alice, ec) : strict.try_lock_for(1h, alice, ec);
             CHECK_FALSE(held);
             return ec;
         });
-        REQUIRE(bench.redis.wait_for("acquire", 2));
-        bench.answer("acquire", 0, nil());
+        REQUIRE(fixture.redis.wait_for("acquire", 2));
+        fixture.answer("acquire", 0, nil());
         CHECK(first.get());
-        bench.answer("acquire", 1, number(30'000));
+        fixture.answer("acquire", 1, number(30'000));
         CHECK(second.get() == (one_try ? std::error_code() : make_error_code(errc::would_deadlock)));
-        CHECK(bench.redis.count("acquire") == 2);
-        CHECK_FALSE(bench.unlock());
-        CHECK(bench.unlock() == errc::not_owner);
+        CHECK(fixture.redis.count("acquire") == 2);
+        CHECK_FALSE(fixture.unlock());
+        CHECK(fixture.unlock() == errc::not_owner);
     }
 }
 
 // As when the server has lost its data between the two commands.
 TEST_CASE("if both of two callers are granted a first hold, one is given back, and both have a level of the other") {
-    Bench bench;
-    auto first = bench.begin_to_lock();
-    auto second = bench.begin_to_lock();
-    bench.answer("acquire", 1, nil());
+    Fixture fixture;
+    auto first = fixture.begin_to_lock();
+    auto second = fixture.begin_to_lock();
+    fixture.answer("acquire", 1, nil());
     CHECK(second.get());
-    bench.answer("acquire", 0, nil());
+    fixture.answer("acquire", 0, nil());
     CHECK(first.get());
-    REQUIRE(bench.redis.wait_for("give up"));
-    CHECK(bench.redis.sent("give up").at(0).words.back() == bench.owner(1));
-    CHECK(bench.acquires(2, 2, "2"));
-    CHECK_FALSE(bench.unlock());
-    CHECK_FALSE(bench.unlock());
-    CHECK(bench.unlock() == errc::not_owner);
+    REQUIRE(fixture.redis.wait_for("give up"));
+    CHECK(fixture.redis.sent("give up").at(0).words.back() == fixture.owner(1));
+    CHECK(fixture.acquires(2, 2, "2"));
+    CHECK_FALSE(fixture.unlock());
+    CHECK_FALSE(fixture.unlock());
+    CHECK(fixture.unlock() == errc::not_owner);
 }
 
 TEST_CASE("two callers that add a level at the same time both have one") {
-    Bench bench;
-    bench.lock.lock(alice);
-    auto first = bench.begin_to_lock();
-    auto second = bench.begin_to_lock();
-    bench.answer("acquire", 2, nil());
-    bench.answer("acquire", 1, nil());
+    Fixture fixture;
+    fixture.lock.lock(alice);
+    auto first = fixture.begin_to_lock();
+    auto second = fixture.begin_to_lock();
+    fixture.answer("acquire", 2, nil());
+    fixture.answer("acquire", 1, nil());
     CHECK(first.get());
     CHECK(second.get());
     // The server was told of two levels twice.
-    bench.redis.next("HGET", text("2"));
-    CHECK(bench.lock.hold_count(alice) == 3);
+    fixture.redis.next("HGET", text("2"));
+    CHECK(fixture.lock.hold_count(alice) == 3);
     for (const char* const remaining : {"2", "1", "0"}) {
-        CHECK_FALSE(bench.unlock());
-        CHECK(bench.redis.sent("release").back().argument(1) == remaining);
+        CHECK_FALSE(fixture.unlock());
+        CHECK(fixture.redis.sent("release").back().argument(1) == remaining);
     }
 }
 
 TEST_CASE("a caller that adds a level while another releases the last one acquires the lock anew") {
     for (const bool was_first : {false, true}) {
         CAPTURE(was_first);
-        Bench bench;
-        bench.lock.lock(alice);
-        auto adding = bench.begin_to_lock();
-        CHECK_FALSE(bench.unlock());
+        Fixture fixture;
+        fixture.lock.lock(alice);
+        auto adding = fixture.begin_to_lock();
+        CHECK_FALSE(fixture.unlock());
         // The server saw it before the release, or after.
-        bench.answer("acquire", 1, was_first ? nil() : number(-2));
+        fixture.answer("acquire", 1, was_first ? nil() : number(-2));
         CHECK(adding.get());
-        CHECK(bench.acquires(1, 1, "2"));
-        CHECK(bench.acquires(2, 2, "1"));
-        CHECK_FALSE(bench.unlock());
+        CHECK(fixture.acquires(1, 1, "2"));
+        CHECK(fixture.acquires(2, 2, "1"));
+        CHECK_FALSE(fixture.unlock());
         // The release has ended what the command may have added.
-        CHECK(bench.redis.count("give up") == 0);
-        CHECK(bench.client.stats().lost_holds == 0);
+        CHECK(fixture.redis.count("give up") == 0);
+        CHECK(fixture.client.stats().lost_holds == 0);
     }
 }
 
 TEST_CASE("an unlock whose reply comes after that of the last unlock reports no loss") {
     for (const bool overtaken : {false, true}) {
         CAPTURE(overtaken);
-        Bench bench;
-        bench.lock.lock(alice);
-        bench.lock.lock(alice);
-        auto slow = bench.begin_to_unlock();
-        CHECK_FALSE(bench.unlock());
-        bench.answer("release", 0, overtaken ? nil() : number(-1));
+        Fixture fixture;
+        fixture.lock.lock(alice);
+        fixture.lock.lock(alice);
+        auto slow = fixture.begin_to_unlock();
+        CHECK_FALSE(fixture.unlock());
+        fixture.answer("release", 0, overtaken ? nil() : number(-1));
         CHECK_FALSE(slow.get());
-        CHECK(bench.client.stats().lost_holds == 0);
-        CHECK(bench.unlock() == errc::not_owner);
+        CHECK(fixture.client.stats().lost_holds == 0);
+        CHECK(fixture.unlock() == errc::not_owner);
     }
 }
 
 TEST_CASE("an unlock whose hold is lost before its reply comes reports the loss") {
-    Bench bench;
-    bench.lock.lock(alice);
-    bench.lock.lock(alice);
-    auto slow = bench.begin_to_unlock();
-    bench.redis.next("HKEYS", array({text(bench.owner(1))}));
-    CHECK(bench.lock.force_unlock());
+    Fixture fixture;
+    fixture.lock.lock(alice);
+    fixture.lock.lock(alice);
+    auto slow = fixture.begin_to_unlock();
+    fixture.redis.next("HKEYS", array({text(fixture.owner(1))}));
+    CHECK(fixture.lock.force_unlock());
     // The next hold of the owner is not that hold.
-    bench.lock.lock(alice);
-    bench.answer("release", 0, number(-1));
+    fixture.lock.lock(alice);
+    fixture.answer("release", 0, number(-1));
     CHECK(slow.get() == errc::hold_lost);
-    CHECK(bench.lock.valid_until(alice) > Clock::now());
+    CHECK(fixture.lock.valid_until(alice) > Clock::now());
 }
 
 TEST_CASE("a level that is added to a hold which is lost meanwhile is given back, and acquired anew") {
-    Bench bench;
-    bench.lock.lock(alice);
-    auto adding = bench.begin_to_lock();
-    bench.redis.next("HKEYS", array({text(bench.owner(1))}));
-    CHECK(bench.lock.force_unlock());
-    bench.answer("acquire", 1, nil());
+    Fixture fixture;
+    fixture.lock.lock(alice);
+    auto adding = fixture.begin_to_lock();
+    fixture.redis.next("HKEYS", array({text(fixture.owner(1))}));
+    CHECK(fixture.lock.force_unlock());
+    fixture.answer("acquire", 1, nil());
     CHECK(adding.get());
-    CHECK(bench.acquires(2, 2, "1"));
-    REQUIRE(bench.redis.wait_for("give up", 2));
-    CHECK(bench.redis.sent("give up").at(1).words.back() == bench.owner(1));
+    CHECK(fixture.acquires(2, 2, "1"));
+    REQUIRE(fixture.redis.wait_for("give up", 2));
+    CHECK(fixture.redis.sent("give up").at(1).words.back() == fixture.owner(1));
 }
 
 TEST_CASE("a hold is handed over from one owner to another, or released if that one has acquired the lock meanwhile") {
-    Bench bench;
-    bench.lock.lock();
-    auto heir = start([&] { return bench.lock.try_lock_for(1h, alice); });
-    REQUIRE(eventually([&] { return bench.client.stats().waits == 1; }));
-    REQUIRE(bench.redis.wait_until_wanted("redisson_lock__channel:{orders}"));
-    bench.redis.next("hand over", ScriptedRedis::hold_back);
+    Fixture fixture;
+    fixture.lock.lock();
+    auto successor = start([&] { return fixture.lock.try_lock_for(1h, alice); });
+    REQUIRE(eventually([&] { return fixture.client.stats().waits == 1; }));
+    REQUIRE(fixture.redis.wait_until_wanted("redisson_lock__channel:{orders}"));
+    fixture.redis.next("hand over", ScriptedRedis::hold_back);
     auto unlocked = start([&] {
         std::error_code ec;
         // Another thread cannot release the hold of this one.
-        bench.lock.unlock(ec);
+        fixture.lock.unlock(ec);
         return ec;
     });
     CHECK(unlocked.get() == errc::not_owner);
     auto handing = start([&] {
-        REQUIRE(bench.redis.wait_for("hand over"));
+        REQUIRE(fixture.redis.wait_for("hand over"));
         // The server lost its data, so another caller of the owner is granted a hold of its own.
-        CHECK(bench.lock.try_lock(alice));
-        bench.answer("hand over", 0, number(1));
+        CHECK(fixture.lock.try_lock(alice));
+        fixture.answer("hand over", 0, number(1));
     });
-    bench.lock.unlock();
+    fixture.lock.unlock();
     handing.get();
-    CHECK(heir.get());
-    REQUIRE(bench.redis.wait_for("give up"));
-    CHECK(bench.redis.sent("give up").at(0).words.back() == bench.redis.sent("hand over").at(0).argument(1));
-    CHECK(bench.redis.sent("acquire").back().argument(1) == "2");
-    CHECK_FALSE(bench.unlock());
-    CHECK_FALSE(bench.unlock());
-    CHECK(bench.unlock() == errc::not_owner);
+    CHECK(successor.get());
+    REQUIRE(fixture.redis.wait_for("give up"));
+    CHECK(fixture.redis.sent("give up").at(0).words.back() == fixture.redis.sent("hand over").at(0).argument(1));
+    CHECK(fixture.redis.sent("acquire").back().argument(1) == "2");
+    CHECK_FALSE(fixture.unlock());
+    CHECK_FALSE(fixture.unlock());
+    CHECK(fixture.unlock() == errc::not_owner);
 }
 
 // A waiter of a FairLock stands in the queue under the number of an earlier hold, whose channel is still subscribed. A
 // late command of that hold would add a level to the next one.
 TEST_CASE("the number of a fair hold is not used again while another caller's command names it") {
-    Bench bench;
-    FairLock fair{bench.client, "fair"};
-    const std::string channel = "redisson_lock__channel:{fair}:" + bench.owner(1);
-    bench.redis.next("fair acquire", number(30'000));
+    Fixture fixture;
+    FairLock fair{fixture.client, "fair"};
+    const std::string channel = "redisson_lock__channel:{fair}:" + fixture.owner(1);
+    fixture.redis.next("fair acquire", number(30'000));
     auto first = start([&] { return fair.try_lock_for(1h, alice); });
-    REQUIRE(bench.redis.wait_until_wanted(channel));
-    REQUIRE(bench.redis.confirm(channel));
+    REQUIRE(fixture.redis.wait_until_wanted(channel));
+    REQUIRE(fixture.redis.confirm(channel));
     CHECK(first.get());
-    bench.redis.next("fair acquire", ScriptedRedis::hold_back);
+    fixture.redis.next("fair acquire", ScriptedRedis::hold_back);
     auto adding = start([&] { return fair.try_lock_for(1h, alice); });
-    REQUIRE(bench.redis.wait_for("fair acquire", 3));
+    REQUIRE(fixture.redis.wait_for("fair acquire", 3));
     fair.unlock(alice);
     CHECK(fair.try_lock_for(1h, Owner{8}));
-    CHECK(bench.redis.sent("fair acquire").at(3).argument(2) == bench.owner(2));
-    bench.redis.answer(bench.redis.sent("fair acquire").at(2), number(-2));
+    CHECK(fixture.redis.sent("fair acquire").at(3).argument(2) == fixture.owner(2));
+    fixture.redis.answer(fixture.redis.sent("fair acquire").at(2), number(-2));
     // It stands in the queue now, until the other owner releases the lock.
     CHECK(adding.get());
 }
 
 TEST_CASE("a writer is asked for by its number when a caller of its owner waits as a reader") {
-    Bench bench;
-    ReadWriteLock lock{bench.client, "pages"};
-    bench.redis.always("read acquire", [&](const SentCommand& sent) {
-        return std::optional(sent.argument(3) == bench.owner(0) + ":write" ? number(3'600'000) : nil());
+    Fixture fixture;
+    ReadWriteLock lock{fixture.client, "pages"};
+    fixture.redis.always("read acquire", [&](const SentCommand& sent) {
+        return std::optional(sent.argument(3) == fixture.owner(0) + ":write" ? number(3'600'000) : nil());
     });
     std::atomic<pid_t> waiting = 0;
     auto reader = start([&] {
         waiting = this_thread_id();
         return lock.try_lock_shared_for(20s, alice);
     });
-    REQUIRE(bench.redis.wait_until_wanted("redisson_rwlock:{pages}"));
-    REQUIRE(bench.redis.confirm("redisson_rwlock:{pages}"));
-    REQUIRE(bench.redis.wait_for("read acquire", 2));
+    REQUIRE(fixture.redis.wait_until_wanted("redisson_rwlock:{pages}"));
+    REQUIRE(fixture.redis.confirm("redisson_rwlock:{pages}"));
+    REQUIRE(fixture.redis.wait_for("read acquire", 2));
     REQUIRE(eventually([&] { return is_asleep(waiting); }));
     CHECK(lock.try_lock(alice));
     // Before the first renewal of the writer, which lets the reader look, too.
     REQUIRE(reader.wait_for(patient(5s)) == std::future_status::ready);
     CHECK(reader.get());
-    CHECK(bench.redis.sent("read acquire").back().argument(3) == bench.redis.sent("write acquire").at(0).argument(0));
+    CHECK(fixture.redis.sent("read acquire").back().argument(3) ==
+          fixture.redis.sent("write acquire").at(0).argument(0));
 }

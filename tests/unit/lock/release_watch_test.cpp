@@ -30,8 +30,8 @@ Reply held_by(const std::string& owner, std::int64_t lease = 100'000) {
 }
 Reply is_free() { return array({number(-2), array({}), nil()}); }
 
-struct Bench {
-    Bench() { redis.confirm_by_hand(); }
+struct Fixture {
+    Fixture() { redis.confirm_by_hand(); }
 
     std::future<bool> wait() {
         return start([this] { return orders.wait_release_for(1h); });
@@ -62,139 +62,139 @@ bool waits(const std::future<bool>& waiting) { return waiting.wait_for(50ms) == 
 }  // namespace
 
 TEST_CASE("it looks, subscribes, and looks again, because the release may have come in between") {
-    Bench bench;
-    bench.redis.next("inspect", held_by("a"));
-    auto waiting = bench.wait();
-    REQUIRE(bench.redis.wait_until_wanted(channel));
+    Fixture fixture;
+    fixture.redis.next("inspect", held_by("a"));
+    auto waiting = fixture.wait();
+    REQUIRE(fixture.redis.wait_until_wanted(channel));
     CHECK(waits(waiting));
-    CHECK(bench.redis.count("inspect") == 1);
-    bench.redis.next("inspect", is_free());
-    REQUIRE(bench.redis.confirm(channel));
+    CHECK(fixture.redis.count("inspect") == 1);
+    fixture.redis.next("inspect", is_free());
+    REQUIRE(fixture.redis.confirm(channel));
     CHECK(ends(waiting));
-    CHECK(bench.redis.count("inspect") == 2);
+    CHECK(fixture.redis.count("inspect") == 2);
 }
 
 TEST_CASE("a message makes it look; it goes on waiting for the same hold, and ends when that is gone") {
-    Bench bench;
-    auto waiting = bench.wait_for("a");
-    bench.redis.next("inspect", held_by("a"));
-    REQUIRE(bench.redis.publish(channel, "nonsense"));
-    REQUIRE(bench.redis.wait_for("inspect", 3));
+    Fixture fixture;
+    auto waiting = fixture.wait_for("a");
+    fixture.redis.next("inspect", held_by("a"));
+    REQUIRE(fixture.redis.publish(channel, "nonsense"));
+    REQUIRE(fixture.redis.wait_for("inspect", 3));
     CHECK(waits(waiting));
-    bench.redis.next("inspect", held_by("b"));
-    REQUIRE(bench.redis.publish(channel));
+    fixture.redis.next("inspect", held_by("b"));
+    REQUIRE(fixture.redis.publish(channel));
     CHECK(ends(waiting));
-    CHECK(bench.redis.count("inspect") == 4);
+    CHECK(fixture.redis.count("inspect") == 4);
 }
 
 TEST_CASE("a lost connection does not make it look, a confirmed subscription does") {
-    Bench bench;
-    auto waiting = bench.wait_for("a");
-    REQUIRE(bench.redis.disconnect());
+    Fixture fixture;
+    auto waiting = fixture.wait_for("a");
+    REQUIRE(fixture.redis.disconnect());
     CHECK(waits(waiting));
-    CHECK(bench.redis.count("inspect") == 2);
-    bench.redis.next("inspect", is_free());
-    REQUIRE(bench.redis.confirm(channel));
+    CHECK(fixture.redis.count("inspect") == 2);
+    fixture.redis.next("inspect", is_free());
+    REQUIRE(fixture.redis.confirm(channel));
     CHECK(ends(waiting));
 }
 
 TEST_CASE("it looks once when the lease that it saw is over") {
-    Bench bench;
-    bench.redis.next("inspect", held_by("a", 100'000));
-    auto waiting = bench.wait();
-    REQUIRE(bench.redis.wait_until_wanted(channel));
-    bench.redis.next("inspect", held_by("a", 50));
-    bench.redis.next("inspect", held_by("a", 2000));
-    REQUIRE(bench.redis.confirm(channel));
-    REQUIRE(bench.redis.wait_for("inspect", 3));
+    Fixture fixture;
+    fixture.redis.next("inspect", held_by("a", 100'000));
+    auto waiting = fixture.wait();
+    REQUIRE(fixture.redis.wait_until_wanted(channel));
+    fixture.redis.next("inspect", held_by("a", 50));
+    fixture.redis.next("inspect", held_by("a", 2000));
+    REQUIRE(fixture.redis.confirm(channel));
+    REQUIRE(fixture.redis.wait_for("inspect", 3));
     CHECK(waits(waiting));
-    CHECK(bench.redis.count("inspect") == 3);
+    CHECK(fixture.redis.count("inspect") == 3);
     CHECK(ends(waiting));
-    CHECK(bench.redis.count("inspect") == 4);
-    const auto looks = bench.redis.sent("inspect");
+    CHECK(fixture.redis.count("inspect") == 4);
+    const auto looks = fixture.redis.sent("inspect");
     CHECK(looks[2].at - looks[1].at >= 50ms);
     CHECK(looks[3].at - looks[2].at >= 2s);
 }
 
 TEST_CASE("one look ends the waits of all whose hold is gone, and of no others") {
-    Bench bench;
-    bench.redis.always("inspect", held_by("a"));
-    auto first = bench.wait_for("a");
-    auto second = bench.wait();
-    REQUIRE(bench.redis.wait_for("inspect", 3));
-    REQUIRE(eventually([&] { return bench.client.stats().waiting == 2; }));
+    Fixture fixture;
+    fixture.redis.always("inspect", held_by("a"));
+    auto first = fixture.wait_for("a");
+    auto second = fixture.wait();
+    REQUIRE(fixture.redis.wait_for("inspect", 3));
+    REQUIRE(eventually([&] { return fixture.client.stats().waiting == 2; }));
     // A hold that only the third has seen.
-    bench.redis.always("inspect", held_by("b"));
-    auto third = bench.wait();
-    REQUIRE(bench.redis.wait_for("inspect", 4));
-    REQUIRE(eventually([&] { return bench.client.stats().waiting == 3; }));
-    REQUIRE(bench.redis.publish(channel));
+    fixture.redis.always("inspect", held_by("b"));
+    auto third = fixture.wait();
+    REQUIRE(fixture.redis.wait_for("inspect", 4));
+    REQUIRE(eventually([&] { return fixture.client.stats().waiting == 3; }));
+    REQUIRE(fixture.redis.publish(channel));
     CHECK(ends(first));
     CHECK(ends(second));
     CHECK(waits(third));
-    bench.redis.always("inspect", is_free());
-    REQUIRE(bench.redis.publish(channel));
+    fixture.redis.always("inspect", is_free());
+    REQUIRE(fixture.redis.publish(channel));
     CHECK(ends(third));
 }
 
 TEST_CASE("a look that began before another caller joined does not end its wait") {
-    Bench bench;
-    auto first = bench.wait_for("a");
-    bench.redis.next("inspect", ScriptedRedis::hold_back);
-    REQUIRE(bench.redis.publish(channel));
-    REQUIRE(bench.redis.wait_for("inspect", 3));
+    Fixture fixture;
+    auto first = fixture.wait_for("a");
+    fixture.redis.next("inspect", ScriptedRedis::hold_back);
+    REQUIRE(fixture.redis.publish(channel));
+    REQUIRE(fixture.redis.wait_for("inspect", 3));
     // The second finds a hold that is newer than what the first is about to be told.
-    bench.redis.next("inspect", held_by("b"));
-    auto second = bench.wait();
-    REQUIRE(bench.redis.wait_for("inspect", 4));
-    REQUIRE(eventually([&] { return bench.client.stats().waiting == 2; }));
-    bench.redis.always("inspect", held_by("b"));
-    bench.answer(2, is_free());
+    fixture.redis.next("inspect", held_by("b"));
+    auto second = fixture.wait();
+    REQUIRE(fixture.redis.wait_for("inspect", 4));
+    REQUIRE(eventually([&] { return fixture.client.stats().waiting == 2; }));
+    fixture.redis.always("inspect", held_by("b"));
+    fixture.answer(2, is_free());
     CHECK(ends(first));
     CHECK(waits(second));
-    bench.redis.always("inspect", is_free());
-    REQUIRE(bench.redis.publish(channel));
+    fixture.redis.always("inspect", is_free());
+    REQUIRE(fixture.redis.publish(channel));
     CHECK(ends(second));
 }
 
 // Looks on behalf of the queue do not count for a caller that is not in the queue yet.
 TEST_CASE("a caller whose own look was overtaken by a message and another's look makes them look once more") {
-    Bench bench;
-    bench.redis.always("inspect", held_by("a"));
-    auto first = bench.wait_for("a");
-    bench.redis.next("inspect", ScriptedRedis::hold_back);
-    auto second = bench.wait();
-    REQUIRE(bench.redis.wait_for("inspect", 3));
+    Fixture fixture;
+    fixture.redis.always("inspect", held_by("a"));
+    auto first = fixture.wait_for("a");
+    fixture.redis.next("inspect", ScriptedRedis::hold_back);
+    auto second = fixture.wait();
+    REQUIRE(fixture.redis.wait_for("inspect", 3));
     // The release of "b", which the server had answered the second before.
-    REQUIRE(bench.redis.publish(channel));
-    REQUIRE(bench.redis.wait_for("inspect", 4));
+    REQUIRE(fixture.redis.publish(channel));
+    REQUIRE(fixture.redis.wait_for("inspect", 4));
     CHECK(waits(first));
-    bench.answer(2, held_by("b"));
+    fixture.answer(2, held_by("b"));
     CHECK(ends(second));
     CHECK(waits(first));
-    bench.redis.always("inspect", is_free());
-    REQUIRE(bench.redis.publish(channel));
+    fixture.redis.always("inspect", is_free());
+    REQUIRE(fixture.redis.publish(channel));
     CHECK(ends(first));
 }
 
 TEST_CASE("a look that the server refuses fails the wait") {
-    Bench bench;
-    auto waiting = bench.wait_for("a");
-    bench.redis.next("inspect", error("NOPERM no"));
-    REQUIRE(bench.redis.publish(channel));
+    Fixture fixture;
+    auto waiting = fixture.wait_for("a");
+    fixture.redis.next("inspect", error("NOPERM no"));
+    REQUIRE(fixture.redis.publish(channel));
     CHECK_THROWS_AS(waiting.get(), Error);
 }
 
 TEST_CASE("a refused subscription fails the wait, and the next one subscribes again") {
-    Bench bench;
-    bench.redis.always("inspect", held_by("a"));
-    auto waiting = bench.wait();
-    REQUIRE(bench.redis.wait_until_wanted(channel));
-    REQUIRE(bench.redis.refuse(channel, error("NOPERM no channel")));
+    Fixture fixture;
+    fixture.redis.always("inspect", held_by("a"));
+    auto waiting = fixture.wait();
+    REQUIRE(fixture.redis.wait_until_wanted(channel));
+    REQUIRE(fixture.redis.refuse(channel, error("NOPERM no channel")));
     CHECK_THROWS_AS(waiting.get(), Error);
-    auto next = bench.wait();
-    REQUIRE(bench.redis.wait_until_wanted(channel));
-    bench.redis.always("inspect", is_free());
-    REQUIRE(bench.redis.confirm(channel));
+    auto next = fixture.wait();
+    REQUIRE(fixture.redis.wait_until_wanted(channel));
+    fixture.redis.always("inspect", is_free());
+    REQUIRE(fixture.redis.confirm(channel));
     CHECK(ends(next));
 }

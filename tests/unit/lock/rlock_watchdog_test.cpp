@@ -32,8 +32,8 @@ namespace {
 // Renewals are due every half second. A machine that stalls for less than a second does no harm.
 constexpr Milliseconds timeout = 1500ms;
 
-struct Bench {
-    explicit Bench(Milliseconds watchdog_timeout = timeout)
+struct Fixture {
+    explicit Fixture(Milliseconds watchdog_timeout = timeout)
         : client(redis.transport(), {.watchdog_timeout = watchdog_timeout,
                                      .on_event =
                                          [this](const Event& event) {
@@ -68,33 +68,33 @@ struct Bench {
 }  // namespace
 
 TEST_CASE("a hold without a lease is renewed after a third of the watchdog's timeout") {
-    Bench bench;
+    Fixture fixture;
     const std::int64_t begun = ScriptedRedis::server_now();
     const Instant locking = Clock::now();
-    bench.lock.lock();
-    const Instant first = bench.lock.valid_until();
-    REQUIRE(bench.redis.wait_for("renew"));
-    const SentCommand sent = bench.redis.sent("renew").at(0);
+    fixture.lock.lock();
+    const Instant first = fixture.lock.valid_until();
+    REQUIRE(fixture.redis.wait_for("renew"));
+    const SentCommand sent = fixture.redis.sent("renew").at(0);
     CHECK(sent.posted);
     CHECK(sent.key_count() == 1);
     CHECK(sent.key(0) == "orders");
     CHECK(sent.argument(0) == "1500");
     CHECK(reaches(sent.instant(1), 3000ms, begun));
     CHECK(sent.instant(1) >= begun + 3000 + 490);
-    CHECK(sent.argument(2) == bench.owner());
+    CHECK(sent.argument(2) == fixture.owner());
     CHECK(sent.at >= locking + timeout / 3);  // counts from the sending, which may take a while
-    CHECK(eventually([&] { return bench.lock.valid_until() > first; }));
-    CHECK(eventually([&] { return bench.client.stats().renewals >= 1; }));
-    CHECK_FALSE(bench.unlock());
+    CHECK(eventually([&] { return fixture.lock.valid_until() > first; }));
+    CHECK(eventually([&] { return fixture.client.stats().renewals >= 1; }));
+    CHECK_FALSE(fixture.unlock());
 }
 
 TEST_CASE("renewals of several locks are sent in one command") {
-    Bench bench;
+    Fixture fixture;
     std::list<RLock> locks;
-    for (int i = 0; i < 5; ++i) locks.emplace_back(bench.client, "lock " + std::to_string(i)).lock();
+    for (int i = 0; i < 5; ++i) locks.emplace_back(fixture.client, "lock " + std::to_string(i)).lock();
     // In the first command, unless this thread was slow to acquire them.
     const auto together = [&]() -> std::optional<SentCommand> {
-        for (const SentCommand& sent : bench.redis.sent("renew"))
+        for (const SentCommand& sent : fixture.redis.sent("renew"))
             if (sent.key_count() == 5) return sent;
         return std::nullopt;
     };
@@ -104,23 +104,23 @@ TEST_CASE("renewals of several locks are sent in one command") {
 }
 
 TEST_CASE("more than a hundred renewals are sent in several commands") {
-    Bench bench;
+    Fixture fixture;
     std::list<RLock> locks;
-    for (int i = 0; i < 130; ++i) locks.emplace_back(bench.client, "lock " + std::to_string(i)).lock();
-    REQUIRE(eventually([&] { return bench.client.stats().renewals >= 130; }));
-    for (const SentCommand& sent : bench.redis.sent("renew")) CHECK(sent.key_count() <= 100);
-    CHECK(bench.client.stats().lost_holds == 0);
+    for (int i = 0; i < 130; ++i) locks.emplace_back(fixture.client, "lock " + std::to_string(i)).lock();
+    REQUIRE(eventually([&] { return fixture.client.stats().renewals >= 130; }));
+    for (const SentCommand& sent : fixture.redis.sent("renew")) CHECK(sent.key_count() <= 100);
+    CHECK(fixture.client.stats().lost_holds == 0);
     for (auto& lock : locks) lock.unlock();
 }
 
 TEST_CASE("after the last unlock there are no more renewals") {
-    Bench bench(6s);  // not renewed within the first two lines
-    bench.lock.lock();
-    bench.lock.unlock();
-    RLock other(bench.client, "other");
+    Fixture fixture(6s);  // not renewed within the first two lines
+    fixture.lock.lock();
+    fixture.lock.unlock();
+    RLock other(fixture.client, "other");
     other.lock();
-    REQUIRE(bench.redis.wait_for("renew"));
-    for (const SentCommand& sent : bench.redis.sent("renew")) {
+    REQUIRE(fixture.redis.wait_for("renew"));
+    for (const SentCommand& sent : fixture.redis.sent("renew")) {
         CHECK(sent.key_count() == 1);
         CHECK(sent.key(0) == "other");
     }
@@ -128,86 +128,86 @@ TEST_CASE("after the last unlock there are no more renewals") {
 }
 
 TEST_CASE("a hold with a lease is never renewed, and its end is reported") {
-    Bench bench(60ms);
-    bench.lock.lock(Lease(100ms));
-    const Instant valid = bench.lock.valid_until();
+    Fixture fixture(60ms);
+    fixture.lock.lock(Lease(100ms));
+    const Instant valid = fixture.lock.valid_until();
     std::promise<Instant> told;
-    const std::stop_callback callback(bench.lock.lost(), [&] { told.set_value(Clock::now()); });
+    const std::stop_callback callback(fixture.lock.lost(), [&] { told.set_value(Clock::now()); });
     CHECK(told.get_future().get() + 50ms >= valid);
-    CHECK(bench.redis.count("renew") == 0);
-    CHECK(bench.wait_for_loss());
-    CHECK(bench.unlock() == errc::hold_lost);
+    CHECK(fixture.redis.count("renew") == 0);
+    CHECK(fixture.wait_for_loss());
+    CHECK(fixture.unlock() == errc::hold_lost);
 }
 
 TEST_CASE("a lease inside a watched hold does not stop its renewal") {
-    Bench bench;
-    bench.lock.lock();
-    bench.lock.lock(Lease(10ms));
-    CHECK_FALSE(bench.unlock());
-    REQUIRE(bench.redis.wait_for("renew", 2));
-    CHECK(bench.client.stats().lost_holds == 0);
-    CHECK_FALSE(bench.unlock());
+    Fixture fixture;
+    fixture.lock.lock();
+    fixture.lock.lock(Lease(10ms));
+    CHECK_FALSE(fixture.unlock());
+    REQUIRE(fixture.redis.wait_for("renew", 2));
+    CHECK(fixture.client.stats().lost_holds == 0);
+    CHECK_FALSE(fixture.unlock());
 }
 
 TEST_CASE("a watched level inside a lease is renewed until it is released") {
-    Bench bench;
-    bench.lock.lock(Lease(10s));
-    bench.lock.lock();
-    REQUIRE(bench.redis.wait_for("renew"));
-    CHECK_FALSE(bench.unlock());
-    const std::size_t renewals = bench.redis.count("renew");
-    RLock other(bench.client, "other");
+    Fixture fixture;
+    fixture.lock.lock(Lease(10s));
+    fixture.lock.lock();
+    REQUIRE(fixture.redis.wait_for("renew"));
+    CHECK_FALSE(fixture.unlock());
+    const std::size_t renewals = fixture.redis.count("renew");
+    RLock other(fixture.client, "other");
     other.lock();
-    REQUIRE(bench.redis.wait_for("renew", renewals + 1));
-    CHECK(bench.redis.sent("renew").back().key(0) == "other");
-    CHECK(bench.redis.sent("renew").back().key_count() == 1);
+    REQUIRE(fixture.redis.wait_for("renew", renewals + 1));
+    CHECK(fixture.redis.sent("renew").back().key(0) == "other");
+    CHECK(fixture.redis.sent("renew").back().key_count() == 1);
     other.unlock();
-    CHECK_FALSE(bench.unlock());
+    CHECK_FALSE(fixture.unlock());
 }
 
 TEST_CASE("a renewal that the server refuses is a lost hold, reported at once") {
-    Bench bench;
-    bench.redis.next("renew", array({number(0)}));
-    bench.lock.lock();
-    const std::stop_token lost_token = bench.lock.lost();
+    Fixture fixture;
+    fixture.redis.next("renew", array({number(0)}));
+    fixture.lock.lock();
+    const std::stop_token lost_token = fixture.lock.lost();
     CHECK(eventually([&] { return lost_token.stop_requested(); }));
-    CHECK(bench.lock.valid_until() == Instant::min());
-    REQUIRE(bench.wait_for_loss());
-    CHECK(bench.client.stats().lost_holds == 1);
-    CHECK(bench.unlock() == errc::hold_lost);
-    CHECK(bench.redis.count("release") == 0);
-    CHECK(bench.redis.count("renew") == 1);
+    CHECK(fixture.lock.valid_until() == Instant::min());
+    REQUIRE(fixture.wait_for_loss());
+    CHECK(fixture.client.stats().lost_holds == 1);
+    CHECK(fixture.unlock() == errc::hold_lost);
+    CHECK(fixture.redis.count("release") == 0);
+    CHECK(fixture.redis.count("renew") == 1);
     {
-        const std::lock_guard guard(bench.mutex);
-        CHECK(bench.events.size() == 1);
-        CHECK(bench.events[0].name == "orders");
+        const std::lock_guard guard(fixture.mutex);
+        CHECK(fixture.events.size() == 1);
+        CHECK(fixture.events[0].name == "orders");
     }
     // The next hold is a new one.
-    bench.lock.lock();
-    CHECK_FALSE(bench.lock.lost().stop_requested());
-    CHECK_FALSE(bench.unlock());
+    fixture.lock.lock();
+    CHECK_FALSE(fixture.lock.lost().stop_requested());
+    CHECK_FALSE(fixture.unlock());
 }
 
 TEST_CASE("one refused renewal does not affect the others in the same command") {
-    Bench bench;
-    RLock other(bench.client, "other");
-    bench.lock.lock();
+    Fixture fixture;
+    RLock other(fixture.client, "other");
+    fixture.lock.lock();
     other.lock();
-    bench.redis.next("renew", [](const SentCommand& sent) {
+    fixture.redis.next("renew", [](const SentCommand& sent) {
         std::vector<Reply> answers;
         for (std::size_t i = 0; i < sent.key_count(); ++i) answers.push_back(number(sent.key(i) == "orders" ? 0 : 1));
         return std::optional(array(std::move(answers)));
     });
-    REQUIRE(bench.wait_for_loss());
-    CHECK(bench.lock.valid_until() == Instant::min());
+    REQUIRE(fixture.wait_for_loss());
+    CHECK(fixture.lock.valid_until() == Instant::min());
     CHECK(other.valid_until() > Clock::now());
     CHECK_FALSE(other.lost().stop_requested());
     other.unlock();
-    CHECK(bench.unlock() == errc::hold_lost);
+    CHECK(fixture.unlock() == errc::hold_lost);
 }
 
 TEST_CASE("a renewal with no reply or a malformed one is resent early, and nothing is lost") {
-    Bench bench(6s);
+    Fixture fixture(6s);
     const Reply replies[] = {lost(),
                              error("LOADING Redis is loading the dataset in memory"),
                              error("ERR something odd"),
@@ -219,151 +219,151 @@ TEST_CASE("a renewal with no reply or a malformed one is resent early, and nothi
                              array({text("1")}),
                              array({nil()}),
                              malformed()};
-    for (const Reply& reply : replies) bench.redis.next("renew", reply);
-    bench.lock.lock();
-    REQUIRE(bench.redis.wait_for("renew", std::size(replies) + 1));
-    CHECK(eventually([&] { return bench.client.stats().renewals == 1; }));
-    CHECK(bench.client.stats().lost_holds == 0);
-    CHECK(bench.lock.valid_until() > Clock::now());
-    const auto sent = bench.redis.sent("renew");
+    for (const Reply& reply : replies) fixture.redis.next("renew", reply);
+    fixture.lock.lock();
+    REQUIRE(fixture.redis.wait_for("renew", std::size(replies) + 1));
+    CHECK(eventually([&] { return fixture.client.stats().renewals == 1; }));
+    CHECK(fixture.client.stats().lost_holds == 0);
+    CHECK(fixture.lock.valid_until() > Clock::now());
+    const auto sent = fixture.redis.sent("renew");
     for (std::size_t i = 1; i < std::size(replies); ++i) CHECK(sent[i].at - sent[i - 1].at >= 9ms);
-    CHECK_FALSE(bench.unlock());
+    CHECK_FALSE(fixture.unlock());
 }
 
 TEST_CASE("a renewal that arrived too late is resent early, by the server time that the reply reported") {
-    Bench bench;
+    Fixture fixture;
     const std::int64_t ahead = ScriptedRedis::server_now() + 3'600'000;
-    bench.redis.next("renew", ScriptedRedis::late(ahead));
-    bench.lock.lock();
-    REQUIRE(bench.redis.wait_for("renew", 2));
-    const auto sent = bench.redis.sent("renew");
+    fixture.redis.next("renew", ScriptedRedis::late(ahead));
+    fixture.lock.lock();
+    REQUIRE(fixture.redis.wait_for("renew", 2));
+    const auto sent = fixture.redis.sent("renew");
     CHECK(sent[0].instant(1) < ahead);
     CHECK(sent[1].instant(1) > ahead + 3000);
-    CHECK(eventually([&] { return bench.client.stats().renewals >= 1; }));
-    CHECK(bench.client.stats().lost_holds == 0);
-    CHECK(bench.lock.valid_until() > Clock::now());
-    CHECK_FALSE(bench.unlock());
+    CHECK(eventually([&] { return fixture.client.stats().renewals >= 1; }));
+    CHECK(fixture.client.stats().lost_holds == 0);
+    CHECK(fixture.lock.valid_until() > Clock::now());
+    CHECK_FALSE(fixture.unlock());
 }
 
 TEST_CASE("a renewal script that the server has not cached is sent as text") {
-    Bench bench;
-    bench.redis.next("renew", error("NOSCRIPT No matching script. Please use EVAL."));
-    bench.lock.lock();
-    REQUIRE(bench.redis.wait_for("renew", 2));
-    CHECK(bench.redis.sent("renew")[1].by_text());
-    CHECK(eventually([&] { return bench.client.stats().renewals >= 1; }));
-    CHECK_FALSE(bench.unlock());
+    Fixture fixture;
+    fixture.redis.next("renew", error("NOSCRIPT No matching script. Please use EVAL."));
+    fixture.lock.lock();
+    REQUIRE(fixture.redis.wait_for("renew", 2));
+    CHECK(fixture.redis.sent("renew")[1].by_text());
+    CHECK(eventually([&] { return fixture.client.stats().renewals >= 1; }));
+    CHECK_FALSE(fixture.unlock());
 }
 
 TEST_CASE("a hold whose renewals get no reply is lost when its lease may be over, not later") {
-    Bench bench;
-    bench.redis.always("renew", ScriptedRedis::hold_back);
-    bench.lock.lock();
-    const std::stop_token lost_token = bench.lock.lost();
+    Fixture fixture;
+    fixture.redis.always("renew", ScriptedRedis::hold_back);
+    fixture.lock.lock();
+    const std::stop_token lost_token = fixture.lock.lost();
     CHECK(eventually([&] { return lost_token.stop_requested(); }));
-    CHECK(Clock::now() < bench.redis.sent("acquire").back().at + timeout + 3s);
-    CHECK(bench.lock.valid_until() == Instant::min());
-    CHECK(bench.unlock() == errc::hold_lost);
+    CHECK(Clock::now() < fixture.redis.sent("acquire").back().at + timeout + 3s);
+    CHECK(fixture.lock.valid_until() == Instant::min());
+    CHECK(fixture.unlock() == errc::hold_lost);
 }
 
 TEST_CASE("the validity counts from when the answered renewal was sent") {
-    Bench bench;
-    bench.lock.lock();
-    const Instant first = bench.lock.valid_until();
-    bench.redis.always("renew", ScriptedRedis::hold_back);  // the second renewal, so that it does not count
-    bench.redis.next("renew", [](const SentCommand&) {
+    Fixture fixture;
+    fixture.lock.lock();
+    const Instant first = fixture.lock.valid_until();
+    fixture.redis.always("renew", ScriptedRedis::hold_back);  // the second renewal, so that it does not count
+    fixture.redis.next("renew", [](const SentCommand&) {
         std::this_thread::sleep_for(50ms);
         return std::optional(array({number(1)}));
     });
-    REQUIRE(eventually([&] { return bench.lock.valid_until() > first; }));
-    CHECK(bench.lock.valid_until() < bench.redis.sent("renew").at(0).at + timeout);
-    CHECK_FALSE(bench.unlock());
+    REQUIRE(eventually([&] { return fixture.lock.valid_until() > first; }));
+    CHECK(fixture.lock.valid_until() < fixture.redis.sent("renew").at(0).at + timeout);
+    CHECK_FALSE(fixture.unlock());
 }
 
 TEST_CASE("a hold that is lost here but was renewed on the server is released") {
-    Bench bench;
-    bench.redis.always("renew", ScriptedRedis::hold_back);
-    bench.lock.lock();
-    REQUIRE(bench.wait_for_loss());
-    bench.redis.answer(bench.redis.sent("renew").at(0), array({number(1)}));
-    REQUIRE(bench.redis.wait_for("give up"));
-    CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner());
-    CHECK(bench.unlock() == errc::hold_lost);
+    Fixture fixture;
+    fixture.redis.always("renew", ScriptedRedis::hold_back);
+    fixture.lock.lock();
+    REQUIRE(fixture.wait_for_loss());
+    fixture.redis.answer(fixture.redis.sent("renew").at(0), array({number(1)}));
+    REQUIRE(fixture.redis.wait_for("give up"));
+    CHECK(fixture.redis.sent("give up").at(0).argument(2) == fixture.owner());
+    CHECK(fixture.unlock() == errc::hold_lost);
 }
 
 TEST_CASE("a hold is released at the end of its lease here if a renewal got no reply: it may have taken effect") {
-    Bench bench;
-    bench.redis.always("renew", lost());
-    bench.lock.lock();
-    const Instant valid = bench.lock.valid_until();
-    REQUIRE(bench.redis.wait_for("give up"));
-    const SentCommand released = bench.redis.sent("give up").at(0);
-    CHECK(released.argument(2) == bench.owner());
+    Fixture fixture;
+    fixture.redis.always("renew", lost());
+    fixture.lock.lock();
+    const Instant valid = fixture.lock.valid_until();
+    REQUIRE(fixture.redis.wait_for("give up"));
+    const SentCommand released = fixture.redis.sent("give up").at(0);
+    CHECK(released.argument(2) == fixture.owner());
     CHECK(released.at >= valid);
-    CHECK(bench.unlock() == errc::hold_lost);
+    CHECK(fixture.unlock() == errc::hold_lost);
 }
 
 TEST_CASE("a hold that is lost here is released if the renewal under way gets no reply") {
-    Bench bench;
-    bench.redis.always("renew", ScriptedRedis::hold_back);
-    bench.lock.lock();
-    REQUIRE(bench.wait_for_loss());
-    CHECK(bench.redis.count("give up") == 0);
-    bench.redis.answer(bench.redis.sent("renew").at(0), lost());
-    REQUIRE(bench.redis.wait_for("give up"));
-    CHECK(bench.redis.sent("give up").at(0).argument(2) == bench.owner());
-    CHECK(bench.unlock() == errc::hold_lost);
+    Fixture fixture;
+    fixture.redis.always("renew", ScriptedRedis::hold_back);
+    fixture.lock.lock();
+    REQUIRE(fixture.wait_for_loss());
+    CHECK(fixture.redis.count("give up") == 0);
+    fixture.redis.answer(fixture.redis.sent("renew").at(0), lost());
+    REQUIRE(fixture.redis.wait_for("give up"));
+    CHECK(fixture.redis.sent("give up").at(0).argument(2) == fixture.owner());
+    CHECK(fixture.unlock() == errc::hold_lost);
 }
 
 TEST_CASE("a hold that is lost here, unlocked, and then renewed on the server is released") {
     // lost() notifies the thread, and its unlock() sends nothing. The server had executed the renewal, which would
     // block all others for a whole lease.
-    Bench bench;
-    bench.redis.always("renew", ScriptedRedis::hold_back);
-    bench.lock.lock();
-    REQUIRE(bench.wait_for_loss());
-    CHECK(bench.unlock() == errc::hold_lost);
-    bench.redis.answer(bench.redis.sent("renew").at(0), array({number(1)}));
-    CHECK(bench.redis.wait_for("give up"));
+    Fixture fixture;
+    fixture.redis.always("renew", ScriptedRedis::hold_back);
+    fixture.lock.lock();
+    REQUIRE(fixture.wait_for_loss());
+    CHECK(fixture.unlock() == errc::hold_lost);
+    fixture.redis.answer(fixture.redis.sent("renew").at(0), array({number(1)}));
+    CHECK(fixture.redis.wait_for("give up"));
 }
 
 TEST_CASE("the reply to a renewal of an earlier hold changes nothing") {
-    Bench bench;
-    bench.redis.next("renew", ScriptedRedis::hold_back);
-    bench.lock.lock();
-    REQUIRE(bench.redis.wait_for("renew"));
+    Fixture fixture;
+    fixture.redis.next("renew", ScriptedRedis::hold_back);
+    fixture.lock.lock();
+    REQUIRE(fixture.redis.wait_for("renew"));
     // Until the server has held the reply back. Otherwise the message below could arrive before it.
-    REQUIRE(bench.redis.publish("until the background has sent the renewal"));
-    CHECK_FALSE(bench.unlock());
-    bench.lock.lock(Lease(10s));
-    const Instant valid = bench.lock.valid_until();
-    bench.redis.answer(bench.redis.sent("renew").at(0), array({number(0)}));
-    REQUIRE(bench.redis.publish("until the background has seen the answer"));
-    CHECK(bench.lock.valid_until() == valid);
-    CHECK(bench.client.stats().lost_holds == 0);
-    CHECK_FALSE(bench.unlock());
+    REQUIRE(fixture.redis.publish("until the background has sent the renewal"));
+    CHECK_FALSE(fixture.unlock());
+    fixture.lock.lock(Lease(10s));
+    const Instant valid = fixture.lock.valid_until();
+    fixture.redis.answer(fixture.redis.sent("renew").at(0), array({number(0)}));
+    REQUIRE(fixture.redis.publish("until the background has seen the answer"));
+    CHECK(fixture.lock.valid_until() == valid);
+    CHECK(fixture.client.stats().lost_holds == 0);
+    CHECK_FALSE(fixture.unlock());
 }
 
 TEST_CASE("a lost() callback that blocks delays no renewal") {
-    Bench bench;
-    RLock other(bench.client, "other");
+    Fixture fixture;
+    RLock other(fixture.client, "other");
     std::promise<void> go_on;
     std::atomic<bool> called = false;
-    bench.lock.lock(Lease(10ms));
+    fixture.lock.lock(Lease(10ms));
     const auto here = std::this_thread::get_id();
-    const std::stop_callback callback(bench.lock.lost(), [&] {
+    const std::stop_callback callback(fixture.lock.lost(), [&] {
         called = true;
         // On this thread, if the hold was lost before the callback was registered.
         if (std::this_thread::get_id() != here) go_on.get_future().get();
     });
     other.lock();
     REQUIRE(eventually([&] { return called.load(); }));
-    const std::size_t before = bench.redis.count("renew");
-    CHECK(bench.redis.wait_for("renew", before + 2));
+    const std::size_t before = fixture.redis.count("renew");
+    CHECK(fixture.redis.wait_for("renew", before + 2));
     CHECK(other.valid_until() > Clock::now());
     go_on.set_value();
     other.unlock();
-    CHECK(bench.unlock() == errc::hold_lost);
+    CHECK(fixture.unlock() == errc::hold_lost);
 }
 
 TEST_CASE("an event handler that blocks delays no lost()") {
@@ -387,14 +387,14 @@ TEST_CASE("an event handler that blocks delays no lost()") {
 }
 
 TEST_CASE("a lost() callback may use the lock") {
-    Bench bench;
+    Fixture fixture;
     std::promise<void> done;
-    bench.lock.lock(Lease(10ms));
-    const std::stop_callback callback(bench.lock.lost(), [&] {
-        bench.lock.lock();
-        bench.lock.unlock();
+    fixture.lock.lock(Lease(10ms));
+    const std::stop_callback callback(fixture.lock.lost(), [&] {
+        fixture.lock.lock();
+        fixture.lock.unlock();
         done.set_value();
     });
     done.get_future().get();
-    CHECK(bench.unlock() == errc::hold_lost);
+    CHECK(fixture.unlock() == errc::hold_lost);
 }

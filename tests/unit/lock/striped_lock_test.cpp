@@ -19,7 +19,7 @@ using namespace redlatch::test;
 
 namespace {
 
-struct Bench {
+struct Fixture {
     ScriptedRedis redis;
     Client client{redis.transport(), {}};
 };
@@ -49,8 +49,8 @@ TEST_CASE("names spread over all stripes") {
 }
 
 TEST_CASE("a name has the lock of its stripe, whose key is the name of the object and the number of the stripe") {
-    Bench bench;
-    StripedLock accounts(bench.client, "accounts", 64);
+    Fixture fixture;
+    StripedLock accounts(fixture.client, "accounts", 64);
     CHECK(accounts.name() == "accounts");
     CHECK(accounts.stripes() == 64);
     const std::size_t stripe = accounts.stripe_of("alice");
@@ -58,12 +58,12 @@ TEST_CASE("a name has the lock of its stripe, whose key is the name of the objec
     CHECK(&accounts.lock_for("alice") == &accounts.stripe(stripe));
     CHECK(accounts.lock_for("alice").name() == "accounts:" + std::to_string(stripe));
     CHECK(&accounts.lock_for("") == &accounts.stripe(accounts.stripe_of("")));
-    CHECK(bench.redis.history().empty());
+    CHECK(fixture.redis.history().empty());
 }
 
 TEST_CASE("a lock for several names has each of their stripes once, in the order of the stripes' names") {
-    Bench bench;
-    StripedLock accounts(bench.client, "accounts", 4);
+    Fixture fixture;
+    StripedLock accounts(fixture.client, "accounts", 4);
     const std::vector<std::string> names{"a", "b", "c", "d", "e", "f", "g", "h"};
     std::set<std::string> stripes;
     for (const std::string& name : names) stripes.insert(accounts.lock_for(name).name());
@@ -76,15 +76,15 @@ TEST_CASE("a lock for several names has each of their stripes once, in the order
 }
 
 TEST_CASE("what cannot work is refused before anything is sent") {
-    Bench bench;
+    Fixture fixture;
     for (const std::size_t stripes : {std::size_t(0), StripedLock::max_stripes() + 1})
-        CHECK(code_of([&] { StripedLock(bench.client, "accounts", stripes); }) == errc::invalid_argument);
-    CHECK(code_of([&] { StripedLock(bench.client, "", 4); }) == errc::invalid_argument);
-    CHECK(code_of([&] { StripedLock(bench.client, "a{b", 4); }) == errc::invalid_argument);
-    CHECK(code_of([&] { StripedLock(bench.client, std::string(1023, 'x'), 4); }) == errc::invalid_argument);
-    StripedLock accounts(bench.client, "accounts", 4);
+        CHECK(code_of([&] { StripedLock(fixture.client, "accounts", stripes); }) == errc::invalid_argument);
+    CHECK(code_of([&] { StripedLock(fixture.client, "", 4); }) == errc::invalid_argument);
+    CHECK(code_of([&] { StripedLock(fixture.client, "a{b", 4); }) == errc::invalid_argument);
+    CHECK(code_of([&] { StripedLock(fixture.client, std::string(1023, 'x'), 4); }) == errc::invalid_argument);
+    StripedLock accounts(fixture.client, "accounts", 4);
     CHECK(code_of([&] { static_cast<void>(accounts.stripe(4)); }) == errc::invalid_argument);
     CHECK(code_of([&] { static_cast<void>(accounts.locks_for(std::vector<std::string>())); }) ==
           errc::invalid_argument);
-    CHECK(bench.redis.history().empty());
+    CHECK(fixture.redis.history().empty());
 }

@@ -42,8 +42,8 @@ struct Guest {
     std::future<std::uint32_t> word;
 };
 
-struct Bench {
-    Bench() {
+struct Fixture {
+    Fixture() {
         for (std::size_t i = 0; i < crowd; ++i) guests.emplace_back(place);
         for (Guest& guest : guests) guest.park();
         for (Guest& guest : guests) REQUIRE(eventually([&] { return guest.sleeps(); }));
@@ -56,24 +56,24 @@ struct Bench {
 }  // namespace
 
 TEST_CASE("one wake-up ends the sleep of a whole crowd") {
-    Bench bench;
+    Fixture fixture;
     ParkingPlace::Sleepers sleepers = 0;
-    for (Guest& guest : bench.guests) sleepers |= guest.parker.note(ThreadParker::final_word);
-    bench.place.wake(sleepers);
-    for (Guest& guest : bench.guests) CHECK(guest.word.get() == ThreadParker::final_word);
+    for (Guest& guest : fixture.guests) sleepers |= guest.parker.note(ThreadParker::final_word);
+    fixture.place.wake(sleepers);
+    for (Guest& guest : fixture.guests) CHECK(guest.word.get() == ThreadParker::final_word);
 }
 
 TEST_CASE("who is not notified sleeps on, even if it is woken with the others") {
-    Bench bench;
-    bench.guests[0].parker.tell(ThreadParker::final_word);
-    CHECK(bench.guests[0].word.get() == ThreadParker::final_word);
+    Fixture fixture;
+    fixture.guests[0].parker.tell(ThreadParker::final_word);
+    CHECK(fixture.guests[0].word.get() == ThreadParker::final_word);
     for (std::size_t i = 1; i < crowd; ++i) {
-        CHECK(bench.guests[i].word.wait_for(0s) == std::future_status::timeout);
-        CHECK(bench.guests[i].parker.word() != ThreadParker::final_word);
+        CHECK(fixture.guests[i].word.wait_for(0s) == std::future_status::timeout);
+        CHECK(fixture.guests[i].parker.word() != ThreadParker::final_word);
     }
     for (std::size_t i = 1; i < crowd; ++i) {
-        bench.guests[i].parker.tell(ThreadParker::look);
-        CHECK(bench.guests[i].word.get() == ThreadParker::look);
+        fixture.guests[i].parker.tell(ThreadParker::look);
+        CHECK(fixture.guests[i].word.get() == ThreadParker::look);
     }
 }
 

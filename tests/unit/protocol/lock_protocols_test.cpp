@@ -26,8 +26,8 @@ const std::string uuid = "01234567-89ab-4cde-8f01-23456789abcd";
 const std::string owner7 = uuid + ":7";
 const std::string owner8 = uuid + ":8";
 
-struct Bench {
-    explicit Bench(const ClientOptions& of = without_grants()) : options(of) {}
+struct Fixture {
+    explicit Fixture(const ClientOptions& of = without_grants()) : options(of) {}
 
     ClientOptions options;
     NativeCommands native;
@@ -52,8 +52,8 @@ Reply error(std::string text) { return Reply::of(Reply::Kind::error, std::move(t
 }  // namespace
 
 TEST_CASE("RLock: calls") {
-    Bench bench;
-    const RLockProtocol lock(bench.context, "orders");
+    Fixture fixture;
+    const RLockProtocol lock(fixture.context, "orders");
     CHECK(lock.channel() == "redisson_lock__channel:{orders}");
     const Call acquire = lock.acquire(claim_of(7));
     CHECK(acquire.script() == &digested<scripts::rlock_acquire>);
@@ -71,9 +71,9 @@ TEST_CASE("RLock: calls") {
 }
 
 TEST_CASE("RLock and FencedLock with grants: the calls name the keys of the queue, and the counter of the tokens") {
-    Bench bench{ClientOptions{}};
-    const RLockProtocol plain(bench.context, "orders");
-    const FencedProtocol fenced(bench.context, "orders");
+    Fixture fixture{ClientOptions{}};
+    const RLockProtocol plain(fixture.context, "orders");
+    const FencedProtocol fenced(fixture.context, "orders");
     const std::string keys =
         "orders redisson_lock__channel:{orders} redlatch_lock_queue:{orders} redlatch_lock_places:{orders} ";
     const std::string counter = "redisson_lock_token:{orders} ";
@@ -116,8 +116,8 @@ TEST_CASE("RLock and FencedLock with grants: the calls name the keys of the queu
 
 TEST_CASE("FencedLock: what the reply of an acquire means, with and without a place in the queue") {
     using Kind = AcquireAnswer::Kind;
-    Bench bench{ClientOptions{}};
-    const FencedProtocol lock(bench.context, "orders");
+    Fixture fixture{ClientOptions{}};
+    const FencedProtocol lock(fixture.context, "orders");
     const auto array = [](std::initializer_list<std::int64_t> numbers) {
         Reply reply;
         reply.kind = Reply::Kind::array;
@@ -144,15 +144,15 @@ TEST_CASE("FencedLock: what the reply of an acquire means, with and without a pl
 }
 
 TEST_CASE("a name with a {tag} keeps its extra keys and channels in the slot of the tag") {
-    Bench bench;
-    CHECK(RLockProtocol(bench.context, "{shop}:orders").channel() == "redisson_lock__channel:{shop}:orders");
-    CHECK(words_of(FencedProtocol(bench.context, "{shop}:orders").acquire(claim_of(7))) ==
+    Fixture fixture;
+    CHECK(RLockProtocol(fixture.context, "{shop}:orders").channel() == "redisson_lock__channel:{shop}:orders");
+    CHECK(words_of(FencedProtocol(fixture.context, "{shop}:orders").acquire(claim_of(7))) ==
           "{shop}:orders redisson_lock_token:{shop}:orders " + owner7 + " 2 30000 5000");
 }
 
 TEST_CASE("FencedLock: acquire and hand-over name the counter of the tokens") {
-    Bench bench;
-    const FencedProtocol lock(bench.context, "orders");
+    Fixture fixture;
+    const FencedProtocol lock(fixture.context, "orders");
     CHECK(words_of(lock.acquire(claim_of(7))) == "orders redisson_lock_token:{orders} " + owner7 + " 2 30000 5000");
     CHECK(words_of(lock.hand_over(7, claim_of(8))) == "orders redisson_lock_token:{orders} " + lock.channel() + ' ' +
                                                           owner7 + ' ' + owner8 + " 30000 PUBLISH 5000");
@@ -160,8 +160,8 @@ TEST_CASE("FencedLock: acquire and hand-over name the counter of the tokens") {
 }
 
 TEST_CASE("FairLock: only a call that may queue names a slot") {
-    Bench bench;
-    const FairProtocol lock(bench.context, "orders");
+    Fixture fixture;
+    const FairProtocol lock(fixture.context, "orders");
     const std::string keys =
         "orders redisson_lock_queue:{orders} redisson_lock_timeout:{orders} redlatch_lock_slots:{orders} ";
     const std::string channels = "PUBLISH redisson_lock__channel:{orders}: ";
@@ -207,9 +207,9 @@ TEST_CASE("FairLock: a slot lasts as long as the option says, whatever the watch
 }
 
 TEST_CASE("ReadWriteLock: calls of both sides") {
-    Bench bench;
-    const ReadProtocol readers(bench.context, "orders");
-    WriteProtocol writers(bench.context, "orders");
+    Fixture fixture;
+    const ReadProtocol readers(fixture.context, "orders");
+    WriteProtocol writers(fixture.context, "orders");
     CHECK(readers.channel() == "redisson_rwlock:{orders}");
     CHECK(readers.channel() == writers.channel());
     Claim claim = claim_of(7);
@@ -225,9 +225,9 @@ TEST_CASE("ReadWriteLock: calls of both sides") {
 }
 
 TEST_CASE("ReadWriteLock with grants: each side has a place of its own, in the same queue") {
-    Bench bench{ClientOptions{}};
-    const ReadProtocol readers(bench.context, "orders");
-    const WriteProtocol writers(bench.context, "orders");
+    Fixture fixture{ClientOptions{}};
+    const ReadProtocol readers(fixture.context, "orders");
+    const WriteProtocol writers(fixture.context, "orders");
     const std::string lock = "orders ", channel = "redisson_rwlock:{orders} ", mark = "{orders}:redlatch_writer_waits ";
     const std::string queue = "redlatch_rwlock_queue:{orders} redlatch_rwlock_places:{orders} ";
     CHECK(readers.queues());
@@ -254,8 +254,8 @@ TEST_CASE("ReadWriteLock with grants: each side has a place of its own, in the s
 }
 
 TEST_CASE("ReadWriteLock: an announcement is cancelled once, and not after the acquire that removed it") {
-    Bench bench;
-    WriteProtocol writers(bench.context, "orders");
+    Fixture fixture;
+    WriteProtocol writers(fixture.context, "orders");
     CHECK_FALSE(writers.cancel_announcement());
     Claim claim = claim_of(7);
     claim.announced = true;
@@ -271,8 +271,8 @@ TEST_CASE("ReadWriteLock: an announcement is cancelled once, and not after the a
 }
 
 TEST_CASE("Mutex: the first acquire is the plain command, and its refusal leads to the script") {
-    Bench bench;
-    const MutexProtocol mutex(bench.context, "orders");
+    Fixture fixture;
+    const MutexProtocol mutex(fixture.context, "orders");
     Claim claim = claim_of(7);
     const Call plain = mutex.acquire(claim);
     CHECK(plain.script() == nullptr);
@@ -291,8 +291,8 @@ TEST_CASE("Mutex: the first acquire is the plain command, and its refusal leads 
 }
 
 TEST_CASE("Mutex: a server before 6.2 gets a lease as a duration, once it has refused the end of the lease") {
-    Bench bench;
-    const MutexProtocol mutex(bench.context, "orders");
+    Fixture fixture;
+    const MutexProtocol mutex(fixture.context, "orders");
     const Claim claim = claim_of(7);
     const Call plain = mutex.acquire(claim);
     const auto lasting = mutex.after_acquire(claim, plain, error("ERR syntax error"));
@@ -303,8 +303,8 @@ TEST_CASE("Mutex: a server before 6.2 gets a lease as a duration, once it has re
 }
 
 TEST_CASE("Mutex: a release tries the server's own commands, and remembers which of them it lacks") {
-    Bench bench;
-    const MutexProtocol mutex(bench.context, "orders");
+    Fixture fixture;
+    const MutexProtocol mutex(fixture.context, "orders");
     const Call delex = mutex.first_release(7);
     CHECK(words_of(delex) == "DELEX orders IFEQ " + owner7);
     CHECK_FALSE(mutex.after_release(7, delex, Reply::of(1)));
@@ -320,5 +320,5 @@ TEST_CASE("Mutex: a release tries the server's own commands, and remembers which
     CHECK_FALSE(mutex.after_release(7, *script, error("ERR whatever")));
     CHECK(mutex.first_release(9).script() == &digested<scripts::mutex_release>);
     // What the server lacks is known to all mutexes of the client.
-    CHECK(MutexProtocol(bench.context, "others").first_release(9).script() != nullptr);
+    CHECK(MutexProtocol(fixture.context, "others").first_release(9).script() != nullptr);
 }

@@ -29,9 +29,9 @@ Url url_with_function() {
     return url;
 }
 
-/// A reconnector, and the mutex of its owner. The opener is the test's, so there is no server.
-struct Bench {
-    explicit Bench(const Url& url, std::function<std::optional<Reply>()> open, Milliseconds timeout = 20s)
+/// A reconnector, and the mutex of its owner. The connector is the test's, so there is no server.
+struct Fixture {
+    explicit Fixture(const Url& url, std::function<std::optional<Reply>()> open, Milliseconds timeout = 20s)
         : reconnector(
               url, [open = std::move(open)](Connection&, Instant) { return open(); }, timeout,
               Reconnector::Connecting::until_deadline, nullptr) {}
@@ -51,34 +51,34 @@ struct Bench {
 TEST_CASE("the caller's own thread connects; with a function for the login it is another one") {
     for (const Url& url : {Url::parse("redis://127.0.0.1:1"), url_with_function()}) {
         std::atomic<bool> by_caller{false};
-        Bench bench(url, [&, caller = std::this_thread::get_id()]() -> std::optional<Reply> {
+        Fixture fixture(url, [&, caller = std::this_thread::get_id()]() -> std::optional<Reply> {
             by_caller = std::this_thread::get_id() == caller;
             return std::nullopt;
         });
-        CHECK_FALSE(bench.open(20s));
+        CHECK_FALSE(fixture.open(20s));
         CHECK(by_caller == !url.credentials);
-        CHECK(bench.reconnector.is_open());
-        CHECK(eventually([&] { return bench.attempts == 1; }));
+        CHECK(fixture.reconnector.is_open());
+        CHECK(eventually([&] { return fixture.attempts == 1; }));
     }
 }
 
 TEST_CASE("a caller keeps its deadline while a function blocks, and the connection is there for the next one") {
     std::atomic<bool> may_return{false};
     std::atomic<int> calls{0};
-    Bench bench(url_with_function(), [&]() -> std::optional<Reply> {
+    Fixture fixture(url_with_function(), [&]() -> std::optional<Reply> {
         ++calls;
         eventually([&] { return may_return.load(); }, 60s);
         return std::nullopt;
     });
     const Stopwatch watch;
-    const auto first = bench.open(20ms);
+    const auto first = fixture.open(20ms);
     REQUIRE(first);
     CHECK(first->kind == Reply::Kind::no_time);
-    REQUIRE(bench.open(20ms));
+    REQUIRE(fixture.open(20ms));
     CHECK(watch.within(patient(10s)));
-    auto waiting = start([&] { return bench.open(60s); });
+    auto waiting = start([&] { return fixture.open(60s); });
     // The mutex is free meanwhile.
-    CHECK(std::unique_lock(bench.mutex).owns_lock());
+    CHECK(std::unique_lock(fixture.mutex).owns_lock());
     may_return = true;
     CHECK_FALSE(waiting.get());
     CHECK(calls == 1);
@@ -87,13 +87,13 @@ TEST_CASE("a caller keeps its deadline while a function blocks, and the connecti
 TEST_CASE("a failure to connect is repeated until the deadline, a refusal by the server is returned at once") {
     for (const Url& url : {Url::parse("redis://127.0.0.1:1"), url_with_function()}) {
         std::atomic<int> calls{0};
-        Bench failing(url, [&]() -> std::optional<Reply> {
+        Fixture failing(url, [&]() -> std::optional<Reply> {
             return ++calls < 4 ? std::optional(Reply::of(Reply::Kind::not_sent, "no token")) : std::nullopt;
         });
         CHECK_FALSE(failing.open(60s));
         CHECK(calls == 4);
 
-        Bench never_there(url, [] { return Reply::of(Reply::Kind::not_sent, "no token"); });
+        Fixture never_there(url, [] { return Reply::of(Reply::Kind::not_sent, "no token"); });
         std::optional<Reply> why;
         CHECK(eventually([&] {  // a slow attempt may come to the deadline
             why = never_there.open(100ms);
@@ -103,7 +103,7 @@ TEST_CASE("a failure to connect is repeated until the deadline, a refusal by the
         CHECK(why->text == "no token");
 
         const Stopwatch watch;
-        Bench refusing(url, [] { return Reply::of(Reply::Kind::error, "WRONGPASS"); });
+        Fixture refusing(url, [] { return Reply::of(Reply::Kind::error, "WRONGPASS"); });
         const auto refusal = refusing.open(60s);
         REQUIRE(refusal);
         CHECK(refusal->text == "WRONGPASS");

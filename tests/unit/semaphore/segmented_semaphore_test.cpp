@@ -26,8 +26,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Bench {
-    explicit Bench(const ClientOptions& options = {}) : client(redis.transport(), options), stock(client, "stock", 4) {
+struct Fixture {
+    explicit Fixture(const ClientOptions& options = {})
+        : client(redis.transport(), options), stock(client, "stock", 4) {
         stock.near(2);
     }
 
@@ -48,35 +49,35 @@ const Reply none = array({number(0), number(-1)});
 }  // namespace
 
 TEST_CASE("the near segment is asked first, and it alone as long as it has permits") {
-    Bench bench;
-    const SegmentPermit one = bench.stock.acquire(), two = bench.stock.acquire();
+    Fixture fixture;
+    const SegmentPermit one = fixture.stock.acquire(), two = fixture.stock.acquire();
     CHECK(one.segment == 2);
     CHECK(one != two);
     CHECK(one == SegmentPermit{2, one.id});
-    CHECK(bench.asked() == std::vector<std::string>{"stock:2", "stock:2"});
+    CHECK(fixture.asked() == std::vector<std::string>{"stock:2", "stock:2"});
 }
 
 TEST_CASE("the others are asked in their order, and the one that has a permit is the near one then") {
-    Bench bench;
-    for (int i = 0; i < 3; ++i) bench.redis.next("acquire by id", none);
-    CHECK(bench.stock.acquire().segment == 1);
-    CHECK(bench.asked() == std::vector<std::string>{"stock:2", "stock:3", "stock:0", "stock:1"});
-    CHECK(bench.stock.near() == 1);
-    CHECK(bench.stock.acquire().segment == 1);
-    CHECK(bench.asked().size() == 5);
+    Fixture fixture;
+    for (int i = 0; i < 3; ++i) fixture.redis.next("acquire by id", none);
+    CHECK(fixture.stock.acquire().segment == 1);
+    CHECK(fixture.asked() == std::vector<std::string>{"stock:2", "stock:3", "stock:0", "stock:1"});
+    CHECK(fixture.stock.near() == 1);
+    CHECK(fixture.stock.acquire().segment == 1);
+    CHECK(fixture.asked().size() == 5);
 }
 
 TEST_CASE("one try asks each segment once and does not wait") {
-    Bench bench;
-    bench.redis.always("acquire by id", none);
-    CHECK_FALSE(bench.stock.try_acquire());
-    CHECK(bench.asked().size() == 4);
-    CHECK_FALSE(bench.stock.try_acquire_for(0s));
-    CHECK(bench.asked().size() == 8);
-    CHECK_FALSE(bench.stock.try_hold());
-    CHECK(bench.asked().size() == 12);
-    CHECK(bench.client.stats().waits == 0);
-    CHECK(bench.stock.near() == 2);
+    Fixture fixture;
+    fixture.redis.always("acquire by id", none);
+    CHECK_FALSE(fixture.stock.try_acquire());
+    CHECK(fixture.asked().size() == 4);
+    CHECK_FALSE(fixture.stock.try_acquire_for(0s));
+    CHECK(fixture.asked().size() == 8);
+    CHECK_FALSE(fixture.stock.try_hold());
+    CHECK(fixture.asked().size() == 12);
+    CHECK(fixture.client.stats().waits == 0);
+    CHECK(fixture.stock.near() == 2);
 }
 
 TEST_CASE("clients begin at different segments") {
@@ -90,113 +91,113 @@ TEST_CASE("clients begin at different segments") {
 }
 
 TEST_CASE("a segment that fails does not stop an acquire that finds a permit elsewhere") {
-    Bench bench({.command_timeout = 100ms, .unreachable_timeout = 100ms});
-    bench.redis.next("acquire by id", error("OOM command not allowed"));
-    CHECK(bench.stock.acquire().segment == 3);
-    CHECK(bench.stock.near() == 3);
+    Fixture fixture({.command_timeout = 100ms, .unreachable_timeout = 100ms});
+    fixture.redis.next("acquire by id", error("OOM command not allowed"));
+    CHECK(fixture.stock.acquire().segment == 3);
+    CHECK(fixture.stock.near() == 3);
     // Without a permit elsewhere nobody knows whether there is one.
-    bench.redis.next("acquire by id", none);
-    bench.redis.next("acquire by id", error("OOM command not allowed"));
-    bench.redis.next("acquire by id", none);
-    bench.redis.next("acquire by id", none);
-    CHECK(code_of([&] { static_cast<void>(bench.stock.try_acquire()); }) == errc::overloaded);
+    fixture.redis.next("acquire by id", none);
+    fixture.redis.next("acquire by id", error("OOM command not allowed"));
+    fixture.redis.next("acquire by id", none);
+    fixture.redis.next("acquire by id", none);
+    CHECK(code_of([&] { static_cast<void>(fixture.stock.try_acquire()); }) == errc::overloaded);
     // A wrong key is no matter of time.
-    bench.redis.next("acquire by id", error("WRONGTYPE no"));
-    CHECK(code_of([&] { static_cast<void>(bench.stock.acquire()); }) == errc::wrong_type);
+    fixture.redis.next("acquire by id", error("WRONGTYPE no"));
+    CHECK(code_of([&] { static_cast<void>(fixture.stock.acquire()); }) == errc::wrong_type);
 }
 
 TEST_CASE("a call that waits does so in all segments, and keeps one permit if several grant one") {
-    Bench bench;
-    bench.redis.always("acquire by id", none);
-    auto waiting = start([&] { return bench.stock.acquire(); });
+    Fixture fixture;
+    fixture.redis.always("acquire by id", none);
+    auto waiting = start([&] { return fixture.stock.acquire(); });
     // First one after the other, then all at once, and once more after each has subscribed.
-    REQUIRE(bench.redis.wait_for("acquire by id", 12));
-    CHECK(bench.client.stats().waits == 4);
-    bench.redis.always("acquire by id", array({number(1), number(-1)}));
-    REQUIRE(bench.redis.publish("redisson_sc:{stock:3}", "1"));
-    REQUIRE(bench.redis.publish("redisson_sc:{stock:0}", "1"));
+    REQUIRE(fixture.redis.wait_for("acquire by id", 12));
+    CHECK(fixture.client.stats().waits == 4);
+    fixture.redis.always("acquire by id", array({number(1), number(-1)}));
+    REQUIRE(fixture.redis.publish("redisson_sc:{stock:3}", "1"));
+    REQUIRE(fixture.redis.publish("redisson_sc:{stock:0}", "1"));
     const SegmentPermit permit = waiting.get();
     CHECK((permit.segment == 3 || permit.segment == 0));
-    CHECK(bench.stock.near() == permit.segment);
+    CHECK(fixture.stock.near() == permit.segment);
     // Nobody waits any longer. What another segment has granted is given back, but not the permit of the caller.
-    CHECK(eventually([&] { return bench.client.stats().waiting == 0; }));
-    for (const SentCommand& back : bench.redis.sent("take back by id"))
+    CHECK(eventually([&] { return fixture.client.stats().waiting == 0; }));
+    for (const SentCommand& back : fixture.redis.sent("take back by id"))
         CHECK(back.key(0) != "stock:" + std::to_string(permit.segment));
 }
 
 TEST_CASE("a call that waits ends with the error of a segment that fails") {
-    Bench bench;
-    bench.redis.always("acquire by id", none);
-    auto waiting = start([&] { return code_of([&] { static_cast<void>(bench.stock.acquire()); }); });
-    REQUIRE(bench.redis.wait_for("acquire by id", 12));
-    bench.redis.always("acquire by id", error("NOPERM no"));
-    REQUIRE(bench.redis.publish("redisson_sc:{stock:1}", "1"));
+    Fixture fixture;
+    fixture.redis.always("acquire by id", none);
+    auto waiting = start([&] { return code_of([&] { static_cast<void>(fixture.stock.acquire()); }); });
+    REQUIRE(fixture.redis.wait_for("acquire by id", 12));
+    fixture.redis.always("acquire by id", error("NOPERM no"));
+    REQUIRE(fixture.redis.publish("redisson_sc:{stock:1}", "1"));
     CHECK(waiting.get() == errc::rejected);
-    CHECK(eventually([&] { return bench.client.stats().waiting == 0; }));
+    CHECK(eventually([&] { return fixture.client.stats().waiting == 0; }));
 }
 
 TEST_CASE("a stop ends a wait, and a stop that was requested before asks nobody") {
-    Bench bench;
-    bench.redis.always("acquire by id", none);
+    Fixture fixture;
+    fixture.redis.always("acquire by id", none);
     std::stop_source stop;
-    auto waiting = start([&] { return bench.stock.acquire(stop.get_token()); });
-    REQUIRE(bench.redis.wait_for("acquire by id", 12));
+    auto waiting = start([&] { return fixture.stock.acquire(stop.get_token()); });
+    REQUIRE(fixture.redis.wait_for("acquire by id", 12));
     stop.request_stop();
     CHECK_FALSE(waiting.get());
-    CHECK(eventually([&] { return bench.client.stats().waiting == 0; }));
-    const auto before = bench.asked().size();
-    CHECK_FALSE(bench.stock.acquire(stop.get_token()));
-    CHECK(bench.asked().size() == before);
+    CHECK(eventually([&] { return fixture.client.stats().waiting == 0; }));
+    const auto before = fixture.asked().size();
+    CHECK_FALSE(fixture.stock.acquire(stop.get_token()));
+    CHECK(fixture.asked().size() == before);
 }
 
 TEST_CASE("what cannot work is refused before anything is sent") {
-    Bench bench;
+    Fixture fixture;
     for (const std::size_t segments : {std::size_t(0), SegmentedSemaphore::max_segments() + 1})
-        CHECK(code_of([&] { SegmentedSemaphore(bench.client, "stock", segments); }) == errc::invalid_argument);
-    CHECK(code_of([&] { SegmentedSemaphore(bench.client, "", 4); }) == errc::invalid_argument);
-    CHECK(code_of([&] { bench.stock.near(4); }) == errc::invalid_argument);
-    CHECK(code_of([&] { bench.stock.segment(4); }) == errc::invalid_argument);
-    CHECK(code_of([&] { bench.stock.try_set_permits(-1); }) == errc::invalid_argument);
+        CHECK(code_of([&] { SegmentedSemaphore(fixture.client, "stock", segments); }) == errc::invalid_argument);
+    CHECK(code_of([&] { SegmentedSemaphore(fixture.client, "", 4); }) == errc::invalid_argument);
+    CHECK(code_of([&] { fixture.stock.near(4); }) == errc::invalid_argument);
+    CHECK(code_of([&] { fixture.stock.segment(4); }) == errc::invalid_argument);
+    CHECK(code_of([&] { fixture.stock.try_set_permits(-1); }) == errc::invalid_argument);
     const SegmentPermit wrong{4, PermitId::random()};
-    CHECK(code_of([&] { bench.stock.release(wrong); }) == errc::invalid_argument);
-    CHECK(code_of([&] { bench.stock.update_lease(wrong, Lease(1s)); }) == errc::invalid_argument);
-    CHECK(bench.redis.history().empty());
+    CHECK(code_of([&] { fixture.stock.release(wrong); }) == errc::invalid_argument);
+    CHECK(code_of([&] { fixture.stock.update_lease(wrong, Lease(1s)); }) == errc::invalid_argument);
+    CHECK(fixture.redis.history().empty());
 }
 
 TEST_CASE("a call that waits goes on when the client has closed: async_close() ends operations, not calls that block") {
-    Bench bench;
-    bench.redis.always("acquire by id", none);
-    auto waiting = start([&] { return bench.stock.acquire(); });
-    REQUIRE(bench.redis.wait_for("acquire by id", 12));
-    auto closed = bench.client.async_close().future();
+    Fixture fixture;
+    fixture.redis.always("acquire by id", none);
+    auto waiting = start([&] { return fixture.stock.acquire(); });
+    REQUIRE(fixture.redis.wait_for("acquire by id", 12));
+    auto closed = fixture.client.async_close().future();
     REQUIRE(closed.wait_for(20s) == std::future_status::ready);
-    bench.redis.always("acquire by id", array({number(1), number(-1)}));
-    REQUIRE(bench.redis.publish("redisson_sc:{stock:3}", "1"));
+    fixture.redis.always("acquire by id", array({number(1), number(-1)}));
+    REQUIRE(fixture.redis.publish("redisson_sc:{stock:3}", "1"));
     CHECK(waiting.get().segment == 3);
     // Nor do later ones end before their time.
-    bench.redis.always("acquire by id", none);
+    fixture.redis.always("acquire by id", none);
     const Stopwatch watch;
-    CHECK_FALSE(bench.stock.try_acquire_for(200ms));
+    CHECK_FALSE(fixture.stock.try_acquire_for(200ms));
     CHECK(watch.elapsed() >= 200ms);
 }
 
 TEST_CASE("segments that do not reply: the others are asked in time, and the call keeps its deadline") {
-    Bench bench({.command_timeout = 1s, .unreachable_timeout = 1s});
+    Fixture fixture({.command_timeout = 1s, .unreachable_timeout = 1s});
     const auto silent = [](const SentCommand&) { return std::optional<Reply>(); };
     const Reply permit = array({number(1), number(-1)});
     for (const bool is_timed : {false, true}) {
         CAPTURE(is_timed);
-        bench.stock.near(2);
-        bench.redis.always("acquire by id", [&](const SentCommand& command) {
+        fixture.stock.near(2);
+        fixture.redis.always("acquire by id", [&](const SentCommand& command) {
             return command.key(0) == "stock:0" ? std::optional(permit) : std::nullopt;
         });
-        const auto got = is_timed ? bench.stock.try_acquire_for(900ms) : bench.stock.try_acquire();
+        const auto got = is_timed ? fixture.stock.try_acquire_for(900ms) : fixture.stock.try_acquire();
         REQUIRE(got);
         CHECK(got->segment == 0);
-        CHECK(bench.stock.near() == 0);
+        CHECK(fixture.stock.near() == 0);
     }
-    bench.redis.always("acquire by id", silent);
-    SegmentedSemaphore many(bench.client, "many", 64);
+    fixture.redis.always("acquire by id", silent);
+    SegmentedSemaphore many(fixture.client, "many", 64);
     const Stopwatch watch;
     std::error_code ec;
     CHECK_FALSE(many.try_acquire_for(100ms, ec));
@@ -208,57 +209,57 @@ TEST_CASE("segments that do not reply: the others are asked in time, and the cal
 }
 
 TEST_CASE("a near segment that does not reply leaves time for the others") {
-    Bench bench({.command_timeout = 20s, .unreachable_timeout = 20s});
-    bench.redis.always("acquire by id", [](const SentCommand& command) {
+    Fixture fixture({.command_timeout = 20s, .unreachable_timeout = 20s});
+    fixture.redis.always("acquire by id", [](const SentCommand& command) {
         return command.key(0) == "stock:0" ? std::optional(array({number(1), number(-1)})) : std::nullopt;
     });
     const Stopwatch watch;
-    const auto got = bench.stock.try_acquire_for(3s);
+    const auto got = fixture.stock.try_acquire_for(3s);
     REQUIRE(got);
     CHECK(got->segment == 0);
     CHECK(watch.elapsed() < 3s);
 }
 
 TEST_CASE("one try waits for all segments that it asks at once, although one has failed") {
-    Bench bench({.command_timeout = 1s, .unreachable_timeout = 1s});
-    bench.redis.always("acquire by id", [](const SentCommand& command) {
+    Fixture fixture({.command_timeout = 1s, .unreachable_timeout = 1s});
+    fixture.redis.always("acquire by id", [](const SentCommand& command) {
         return command.key(0) == "stock:3" ? std::optional(error("NOPERM no")) : std::nullopt;
     });
-    auto trying = start([&] { return bench.stock.try_acquire(); });
-    REQUIRE(bench.redis.wait_for("acquire by id", 4));  // first that of the near segment
+    auto trying = start([&] { return fixture.stock.try_acquire(); });
+    REQUIRE(fixture.redis.wait_for("acquire by id", 4));  // first that of the near segment
     CHECK(trying.wait_for(100ms) == std::future_status::timeout);
-    const std::vector<SentCommand> sent = bench.redis.sent("acquire by id");
+    const std::vector<SentCommand> sent = fixture.redis.sent("acquire by id");
     const auto other =
         std::find_if(sent.begin(), sent.end(), [](const SentCommand& c) { return c.key(0) == "stock:0"; });
-    bench.redis.answer(*other, array({number(1), number(-1)}));
+    fixture.redis.answer(*other, array({number(1), number(-1)}));
     const auto got = trying.get();
     REQUIRE(got);
     CHECK(got->segment == 0);
 }
 
 TEST_CASE("a short time asks all segments, as none does") {
-    Bench bench;
+    Fixture fixture;
     SUBCASE("some of them answer before the others are asked") {
-        bench.redis.answer_before_post_returns("acquire by id");
+        fixture.redis.answer_before_post_returns("acquire by id");
     }
     SUBCASE("they answer later") {}
-    bench.redis.always("acquire by id", [](const SentCommand& command) {
+    fixture.redis.always("acquire by id", [](const SentCommand& command) {
         const Stopwatch pause;
         while (pause.elapsed() < 2ms) continue;
         return std::optional(command.key(0) == "stock:1" ? array({number(1), number(-1)}) : none);
     });
-    const auto got = bench.stock.try_acquire_for(1ms);
+    const auto got = fixture.stock.try_acquire_for(1ms);
     REQUIRE(got);
     CHECK(got->segment == 1);
 }
 
 TEST_CASE("a call may wait where completions are handed to executors") {
-    Bench bench;
-    bench.redis.always("acquire by id", none);
-    Mutex free{bench.client, "free"};
+    Fixture fixture;
+    fixture.redis.always("acquire by id", none);
+    Mutex free{fixture.client, "free"};
     std::promise<bool> ended;
     free.async_try_lock().on([](const std::function<void()>& f) { f(); }).start([&](std::error_code, const Hold&) {
-        ended.set_value(!bench.stock.try_acquire_for(100ms));
+        ended.set_value(!fixture.stock.try_acquire_for(100ms));
     });
     auto outcome = ended.get_future();
     REQUIRE(outcome.wait_for(20s) == std::future_status::ready);

@@ -21,7 +21,7 @@ struct Nothing final : BackgroundTask {
 
 Instant at(Milliseconds t) { return Instant(1h + t); }
 
-struct Bench {
+struct Fixture {
     int wakes = 0;
     Timers timers{[this] { ++wakes; }};
     std::shared_ptr<BackgroundTask> a = std::make_shared<Nothing>();
@@ -33,92 +33,92 @@ using Due = std::vector<std::shared_ptr<BackgroundTask>>;
 }  // namespace
 
 TEST_CASE("without entries there is no wake-up time") {
-    Bench bench;
-    CHECK(bench.timers.sleep_until() == never);
-    CHECK(bench.timers.take_due(at(0ms)).empty());
+    Fixture fixture;
+    CHECK(fixture.timers.sleep_until() == never);
+    CHECK(fixture.timers.take_due(at(0ms)).empty());
 }
 
 TEST_CASE("a due task is returned once, the earliest first") {
-    Bench bench;
-    bench.timers.schedule(*bench.a, at(20ms));
-    bench.timers.schedule(*bench.b, at(10ms));
-    CHECK(bench.timers.sleep_until() == at(10ms));
-    CHECK(bench.timers.take_due(at(9ms)).empty());
-    CHECK(bench.timers.take_due(at(20ms)) == Due{bench.b, bench.a});
-    CHECK(bench.timers.take_due(at(20ms)).empty());
-    CHECK(bench.timers.sleep_until() == never);
+    Fixture fixture;
+    fixture.timers.schedule(*fixture.a, at(20ms));
+    fixture.timers.schedule(*fixture.b, at(10ms));
+    CHECK(fixture.timers.sleep_until() == at(10ms));
+    CHECK(fixture.timers.take_due(at(9ms)).empty());
+    CHECK(fixture.timers.take_due(at(20ms)) == Due{fixture.b, fixture.a});
+    CHECK(fixture.timers.take_due(at(20ms)).empty());
+    CHECK(fixture.timers.sleep_until() == never);
 }
 
 TEST_CASE("an entry can only be moved to an earlier time") {
-    Bench bench;
-    bench.timers.schedule(*bench.a, at(20ms));
-    bench.timers.schedule(*bench.a, at(30ms));
-    CHECK(bench.timers.sleep_until() == at(20ms));
-    bench.timers.schedule(*bench.a, at(10ms));
-    CHECK(bench.timers.sleep_until() == at(10ms));
-    CHECK(bench.timers.take_due(at(1s)) == Due{bench.a});
-    CHECK(bench.timers.take_due(at(1s)).empty());
+    Fixture fixture;
+    fixture.timers.schedule(*fixture.a, at(20ms));
+    fixture.timers.schedule(*fixture.a, at(30ms));
+    CHECK(fixture.timers.sleep_until() == at(20ms));
+    fixture.timers.schedule(*fixture.a, at(10ms));
+    CHECK(fixture.timers.sleep_until() == at(10ms));
+    CHECK(fixture.timers.take_due(at(1s)) == Due{fixture.a});
+    CHECK(fixture.timers.take_due(at(1s)).empty());
     // Once it was due it can be scheduled again.
-    bench.timers.schedule(*bench.a, at(30ms));
-    CHECK(bench.timers.sleep_until() == at(30ms));
+    fixture.timers.schedule(*fixture.a, at(30ms));
+    CHECK(fixture.timers.sleep_until() == at(30ms));
 }
 
 TEST_CASE("a task has its own time in each of two timers") {
-    Bench bench;
+    Fixture fixture;
     Timers losses{[] {}, Timers::Of::loss};
-    bench.timers.schedule(*bench.a, at(20ms));
-    losses.schedule(*bench.a, at(10ms));
-    CHECK(bench.timers.sleep_until() == at(20ms));
+    fixture.timers.schedule(*fixture.a, at(20ms));
+    losses.schedule(*fixture.a, at(10ms));
+    CHECK(fixture.timers.sleep_until() == at(20ms));
     CHECK(losses.sleep_until() == at(10ms));
-    CHECK(losses.take_due(at(1s)) == Due{bench.a});
-    CHECK(bench.timers.sleep_until() == at(20ms));
-    losses.schedule(*bench.a, at(10ms));
-    losses.forget(*bench.a);
-    CHECK(bench.timers.take_due(at(1s)) == Due{bench.a});
+    CHECK(losses.take_due(at(1s)) == Due{fixture.a});
+    CHECK(fixture.timers.sleep_until() == at(20ms));
+    losses.schedule(*fixture.a, at(10ms));
+    losses.forget(*fixture.a);
+    CHECK(fixture.timers.take_due(at(1s)) == Due{fixture.a});
     CHECK(losses.take_due(at(1s)).empty());
 }
 
 TEST_CASE("due tasks can be taken one by one, without those that are being destroyed") {
-    Bench bench;
+    Fixture fixture;
     Nothing going;
-    bench.timers.schedule(going, at(5ms));
-    bench.timers.schedule(*bench.a, at(20ms));
-    bench.timers.schedule(*bench.b, at(10ms));
-    CHECK(bench.timers.take_first_due(at(10ms)) == bench.b);
-    CHECK(bench.timers.take_first_due(at(10ms)) == nullptr);
-    CHECK(bench.timers.take_first_due(at(20ms)) == bench.a);
-    CHECK(bench.timers.take_first_due(at(1s)) == nullptr);
-    bench.timers.forget(going);
+    fixture.timers.schedule(going, at(5ms));
+    fixture.timers.schedule(*fixture.a, at(20ms));
+    fixture.timers.schedule(*fixture.b, at(10ms));
+    CHECK(fixture.timers.take_first_due(at(10ms)) == fixture.b);
+    CHECK(fixture.timers.take_first_due(at(10ms)) == nullptr);
+    CHECK(fixture.timers.take_first_due(at(20ms)) == fixture.a);
+    CHECK(fixture.timers.take_first_due(at(1s)) == nullptr);
+    fixture.timers.forget(going);
 }
 
 TEST_CASE("the background thread is woken only if it would sleep too long") {
-    Bench bench;
-    bench.timers.schedule(*bench.a, at(20ms));
-    CHECK(bench.wakes == 0);  // it is not asleep
-    bench.timers.sleep_until();
-    bench.timers.schedule(*bench.b, at(30ms));
-    CHECK(bench.wakes == 0);
-    bench.timers.schedule(*bench.b, at(10ms));
-    CHECK(bench.wakes == 1);
-    bench.timers.take_due(at(10ms));
-    bench.timers.schedule(*bench.b, at(5ms));
-    CHECK(bench.wakes == 1);
+    Fixture fixture;
+    fixture.timers.schedule(*fixture.a, at(20ms));
+    CHECK(fixture.wakes == 0);  // it is not asleep
+    fixture.timers.sleep_until();
+    fixture.timers.schedule(*fixture.b, at(30ms));
+    CHECK(fixture.wakes == 0);
+    fixture.timers.schedule(*fixture.b, at(10ms));
+    CHECK(fixture.wakes == 1);
+    fixture.timers.take_due(at(10ms));
+    fixture.timers.schedule(*fixture.b, at(5ms));
+    CHECK(fixture.wakes == 1);
 }
 
 TEST_CASE("a forgotten task is never due") {
-    Bench bench;
-    bench.timers.schedule(*bench.a, at(10ms));
-    bench.timers.schedule(*bench.b, at(10ms));
-    bench.timers.forget(*bench.a);
-    bench.timers.forget(*bench.a);
-    CHECK(bench.timers.take_due(at(10ms)) == Due{bench.b});
+    Fixture fixture;
+    fixture.timers.schedule(*fixture.a, at(10ms));
+    fixture.timers.schedule(*fixture.b, at(10ms));
+    fixture.timers.forget(*fixture.a);
+    fixture.timers.forget(*fixture.a);
+    CHECK(fixture.timers.take_due(at(10ms)) == Due{fixture.b});
 }
 
 TEST_CASE("a task that is being destroyed is not returned") {
-    Bench bench;
+    Fixture fixture;
     // The state between the end of the last reference and forget() in the destructor: no owner any more.
     Nothing going;
-    bench.timers.schedule(going, at(10ms));
-    CHECK(bench.timers.take_due(at(10ms)).empty());
-    bench.timers.forget(going);
+    fixture.timers.schedule(going, at(10ms));
+    CHECK(fixture.timers.take_due(at(10ms)).empty());
+    fixture.timers.forget(going);
 }

@@ -13,7 +13,7 @@
 namespace redlatch::soak {
 
 // The findings of the soak, and the amount of evidence.
-struct ReplyClass {
+struct Findings {
     std::uint64_t cycles = 0;
     std::uint64_t overlaps = 0;
     std::uint64_t lost_updates = 0;
@@ -37,11 +37,12 @@ struct Sights {
 };
 
 // Checks the journal and what was seen at the server. Times in messages count from `began`.
-void judge(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
-           const std::vector<test::LateArrival>& arrivals, const Sights& seen, std::int64_t began, ReplyClass& verdict);
+void check_journal(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
+                   const std::vector<test::LateArrival>& arrivals, const Sights& seen, std::int64_t began,
+                   Findings& findings);
 
 // Checks that enough happened for the result to mean anything.
 void judge_coverage(const std::vector<Entry>& journal, const std::vector<Fault>& faults, std::int64_t seconds,
-                    ReplyClass& verdict);
+                    Findings& findings);
 
 }  // namespace redlatch::soak

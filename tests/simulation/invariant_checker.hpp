@@ -14,7 +14,7 @@ namespace sim {
 
 // Watches one lock from outside: which threads could be certain of it until when, since when it has been free, and
 // which threads wait. All times are those of the simulation, whatever the clocks of the servers show.
-class Ward {
+class InvariantChecker {
 public:
     struct Bounds {
         Nanos wake_up;          // how long the lock may be free while a thread waits, or be taken for nobody
@@ -22,7 +22,7 @@ public:
         Nanos late_hold = 0;    // how long after its last use a late copy of an acquire may take it for nobody
     };
 
-    Ward(std::string key, const Bounds& bounds) : key_(std::move(key)), bounds_(bounds) {}
+    InvariantChecker(std::string key, const Bounds& bounds) : key_(std::move(key)), bounds_(bounds) {}
 
     const std::string& key() const { return key_; }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "simulation/world.hpp"
+#include "simulation/simulation.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -36,7 +36,7 @@ Faults draw_faults(Random& random) {
             break;
         default:
             faults.lates = true;
-            faults.latest_copy = World::latest_copy;
+            faults.latest_copy = Simulation::latest_copy;
             faults.cuts = static_cast<unsigned>(random.below(20));
     }
     return faults;
@@ -44,7 +44,7 @@ Faults draw_faults(Random& random) {
 
 }  // namespace
 
-World::World(std::size_t servers) {
+Simulation::Simulation(std::size_t servers) {
     Random& r = random();
     faults_ = draw_faults(r);
     watchdog_timeout_ = redlatch::Milliseconds(late() ? r.between(20'000, 60'000) : r.between(300, 2000));
@@ -58,7 +58,7 @@ World::World(std::size_t servers) {
                                                     1'700'000'000 * second + r.between(0, 3600 * second)));
 }
 
-World::~World() {
+Simulation::~Simulation() {
     const auto outlived = [](int id) { return scheduler().has_crashed(id); };
     for (auto& [id, object] : kept_)
         if (outlived(id)) new std::shared_ptr<void>(std::move(object));
@@ -71,7 +71,7 @@ World::~World() {
     }
 }
 
-World::Process& World::start_process() {
+Simulation::Process& Simulation::start_process() {
     processes_.push_back(std::make_unique<Process>());
     Process& process = *processes_.back();
     process.id = static_cast<int>(processes_.size());
@@ -90,32 +90,33 @@ World::Process& World::start_process() {
     return process;
 }
 
-Ward& World::guard(const std::string& key, std::size_t server, const Ward::Bounds& bounds) {
-    wards_.emplace_back(server, std::make_unique<Ward>(key, bounds));
+InvariantChecker& Simulation::guard(const std::string& key, std::size_t server,
+                                    const InvariantChecker::Bounds& bounds) {
+    checkers_.emplace_back(server, std::make_unique<InvariantChecker>(key, bounds));
     servers_[server]->keyspace().on_change = [this, server](const std::string& changed, bool exists,
                                                             std::chrono::nanoseconds when) {
-        for (const auto& [at, ward] : wards_)
-            if (at == server && ward->key() == changed)
-                ward->changed(exists, servers_[server]->instant_of(when.count()));
+        for (const auto& [at, checker] : checkers_)
+            if (at == server && checker->key() == changed)
+                checker->changed(exists, servers_[server]->instant_of(when.count()));
     };
-    return *wards_.back().second;
+    return *checkers_.back().second;
 }
 
-void World::start_thread(Process& process, std::function<void()> body) {
+void Simulation::start_thread(Process& process, std::function<void()> body) {
     threads_.push_back(scheduler().spawn(process.id, std::move(body)));
 }
 
-Nanos World::slack() const {
+Nanos Simulation::slack() const {
     return 100 * ms + faults_.slow_delay * 12 + scheduler().interleaving().longest_stall * 20;
 }
 
-Nanos World::local_slack() const {
+Nanos Simulation::local_slack() const {
     const Interleaving& how = scheduler().interleaving();
     return 30 * ms + (how.stalls > 0 ? how.longest_stall * 10 : 0);
 }
 
 // Causes a fault now and then, until the threads have ended.
-void World::misfortune() {
+void Simulation::inject_faults() {
     Scheduler& s = scheduler();
     Random& r = s.random();
     while (!over_) {
@@ -128,8 +129,8 @@ void World::misfortune() {
             disturbed();
             if (!keeps) {
                 lost_data_ = true;
-                for (const auto& [_, ward] : wards_)
-                    if (!wards_outlive_data) ward->nobody_knows();
+                for (const auto& [_, checker] : checkers_)
+                    if (!wards_outlive_data) checker->nobody_knows();
             }
             servers_[i]->restart(keeps, r.between(0, second));
             if (!keeps && set_anew) set_anew();
@@ -141,20 +142,20 @@ void World::misfortune() {
             s.trace("process " + std::to_string(id) + " crashes");
             s.crash(id);
             for (const auto& server : servers_) server->cut_connections(id);
-            for (const auto& [_, ward] : wards_) ward->crashed(id);
+            for (const auto& [_, checker] : checkers_) checker->crashed(id);
             for (Fiber* thread : threads_)
                 if (thread->process == id) s.wake_all(thread);
         }
     }
 }
 
-void World::disturbed() {
-    for (const auto& [_, ward] : wards_) ward->disturbed(scheduler().now());
+void Simulation::disturbed() {
+    for (const auto& [_, checker] : checkers_) checker->disturbed(scheduler().now());
 }
 
-void World::finish(std::vector<std::string> kept, const std::vector<std::string>& kept_after_faults) {
+void Simulation::finish(std::vector<std::string> kept, const std::vector<std::string>& kept_after_faults) {
     Scheduler& s = scheduler();
-    Fiber* const trouble = s.spawn(0, [this] { misfortune(); });
+    Fiber* const trouble = s.spawn(0, [this] { inject_faults(); });
     for (Fiber* thread : threads_)
         while (!thread->ended && !s.has_crashed(thread->process)) s.wait(thread, forever, "the threads");
     over_ = true;
@@ -164,13 +165,13 @@ void World::finish(std::vector<std::string> kept, const std::vector<std::string>
     check_end(kept);
 }
 
-void World::check_end(const std::vector<std::string>& kept) {
+void Simulation::check_end(const std::vector<std::string>& kept) {
     Scheduler& s = scheduler();
     if (!excuses_errors()) {
         s.sleep(second);
-        for (const auto& [server, ward] : wards_)
-            if (servers_[server]->keyspace().exists(ward->key()))
-                s.fail("nobody holds " + ward->key() + ", but: " + servers_[server]->keyspace().dump());
+        for (const auto& [server, checker] : checkers_)
+            if (servers_[server]->keyspace().exists(checker->key()))
+                s.fail("nobody holds " + checker->key() + ", but: " + servers_[server]->keyspace().dump());
     }
     // Longer than the life of any lease, mark, subscription or copy of a command.
     s.sleep(120 * second + faults_.latest_copy);
@@ -185,10 +186,10 @@ void World::check_end(const std::vector<std::string>& kept) {
                 s.fail("keys are left on " + server->name() + ":" + server->keyspace().dump());
     }
     if (commands != 0) s.fail("somebody still sends commands");
-    for (const auto& [_, ward] : wards_)
-        if (ward->guarded != ward->entries && !lost_data_)
-            s.fail("the counter that " + ward->key() + " guards says " + std::to_string(ward->guarded) + ", not " +
-                   std::to_string(ward->entries));
+    for (const auto& [_, checker] : checkers_)
+        if (checker->guarded != checker->entries && !lost_data_)
+            s.fail("the counter that " + checker->key() + " guards says " + std::to_string(checker->guarded) +
+                   ", not " + std::to_string(checker->entries));
 }
 
 }  // namespace sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "story.hpp"
+#include "history.hpp"
 
 #include <algorithm>
 #include <set>
@@ -26,8 +26,8 @@ void end_otherwise(test::LatchRound& round, std::int64_t when) {
 
 }  // namespace
 
-Story::Story(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
-             const std::vector<test::LateArrival>& arrivals, std::int64_t when_it_began)
+History::History(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
+                 const std::vector<test::LateArrival>& arrivals, std::int64_t when_it_began)
     : began(when_it_began), faults_(faults) {
     for (const KindInfo& kind : kinds) {
         ended[lock_number(kind.kind)];
@@ -45,7 +45,7 @@ Story::Story(const std::vector<Entry>& journal, const std::vector<Fault>& faults
     sort_out(journal);
 }
 
-void Story::sort_out(const std::vector<Entry>& journal) {
+void History::sort_out(const std::vector<Entry>& journal) {
     std::set<std::pair<std::uint64_t, std::int64_t>> whole;
     for (const Entry& entry : journal)
         if (entry.killed == 0) whole.insert({entry.owner, entry.called});
@@ -76,7 +76,7 @@ void Story::sort_out(const std::vector<Entry>& journal) {
     }
 }
 
-void Story::latch_step(const Entry& entry) {
+void History::latch_step(const Entry& entry) {
     test::LatchRound& round = rounds[entry.lock];
     round.latch = entry.lock;
     round.count = latch_size;
@@ -99,7 +99,7 @@ void Story::latch_step(const Entry& entry) {
 }
 
 // A holder may believe in a hold that such a fault has ended until its lease is over, at most.
-void Story::ends_holds(const Fault& fault) {
+void History::ends_holds(const Fault& fault) {
     const test::Window window{fault.from, fault.until + ns(std::max(watchdog_timeout, longest_lease)) + ns(telling)};
     for (const KindInfo& kind : kinds) {
         if (fault.lock != Fault::all_locks && fault.lock != lock_number(kind.kind)) continue;
@@ -116,7 +116,7 @@ void Story::ends_holds(const Fault& fault) {
     if (loses_data(fault.kind)) ended[Fault::all_locks].add(window);
 }
 
-bool Story::is_lost_early(const Entry& turn) const {
+bool History::is_lost_early(const Entry& turn) const {
     const auto error = static_cast<errc>(turn.error);
     if ((error != errc::hold_lost && error != errc::unknown_permit) || turn.returned >= turn.valid - ns(noticed))
         return false;
@@ -125,7 +125,7 @@ bool Story::is_lost_early(const Entry& turn) const {
     return !ended.at(turn.lock).meet(turn.held, turn.returned);
 }
 
-const Fault* Story::forgotten_by(const Entry& turn, milliseconds in_time) const {
+const Fault* History::forgotten_by(const Entry& turn, milliseconds in_time) const {
     auto fault = std::upper_bound(forgetful_.begin(), forgetful_.end(), turn.held,
                                   [](std::int64_t held, const Fault& one) { return held < one.from; });
     for (; fault != forgetful_.end() && fault->until < turn.until; ++fault) {
@@ -139,7 +139,7 @@ const Fault* Story::forgotten_by(const Entry& turn, milliseconds in_time) const 
     return nullptr;
 }
 
-test::Interval Story::interval(const Entry& turn) {
+test::Interval History::interval(const Entry& turn) {
     return {.owner = turn.owner,
             .from = turn.held,
             .until = turn.until,
@@ -150,7 +150,7 @@ test::Interval Story::interval(const Entry& turn) {
             .told = turn.told};
 }
 
-test::Turn Story::turn(const Entry& entry, std::uint64_t owner) {
+test::Turn History::turn(const Entry& entry, std::uint64_t owner) {
     test::Turn turn{.lock = entry.lock, .owner = owner, .called = entry.called};
     if (entry.what == Entry::What::gave_up) {
         turn.gave_up = entry.returned;
@@ -164,7 +164,7 @@ test::Turn Story::turn(const Entry& entry, std::uint64_t owner) {
 
 // --- as text ------------------------------------------------------------------------------------------------------
 
-std::string Story::where(const Entry& entry, std::int64_t when) const {
+std::string History::where(const Entry& entry, std::int64_t when) const {
     std::string text = "worker " + std::to_string(worker_of(entry.owner)) + ", " + kind_of(entry) + ", at " + at(when);
     const auto add = [&](const char* what, std::int64_t time) {
         if (time != 0) text += std::string{", "} + what + " " + std::to_string((time - began) / 1000) + " µs";
@@ -179,16 +179,16 @@ std::string Story::where(const Entry& entry, std::int64_t when) const {
     return text + ", thread " + std::to_string(entry.owner & 0xffff) + ", error " + std::to_string(entry.error);
 }
 
-std::string Story::span(std::int64_t from, std::int64_t until) const {
+std::string History::span(std::int64_t from, std::int64_t until) const {
     return "[" + std::to_string((from - began) / 1000) + " µs, " + std::to_string((until - began) / 1000) + " µs]";
 }
 
-std::string Story::text(const test::Interval& one) const {
+std::string History::text(const test::Interval& one) const {
     return "worker " + std::to_string(worker_of(one.owner)) + " thread " + std::to_string(one.owner & 0xffff) + " " +
            span(one.from, one.until) + " token " + std::to_string(one.token) + (one.shared == 1 ? " (reader)" : "");
 }
 
-std::string Story::text(const test::Section& one) const {
+std::string History::text(const test::Section& one) const {
     return "worker " + std::to_string(worker_of(one.owner)) + " read " + std::to_string(one.read) + " in " +
            span(one.from, one.until);
 }

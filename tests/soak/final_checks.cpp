@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "end.hpp"
+#include "final_checks.hpp"
 
 #include <redlatch/redlatch.hpp>
 #include <string>
@@ -20,48 +20,48 @@ namespace {
 constexpr milliseconds settling_time = test::patient(5000ms);
 
 template <class Lock>
-void take(Lock& lock, std::string_view what, ReplyClass& verdict) {
+void take(Lock& lock, std::string_view what, Findings& findings) {
     if (lock.try_lock_for(settling_time))
         lock.unlock();
     else
-        verdict.complain(verdict.leftovers, std::string{what} + " cannot be taken when all is over");
+        findings.complain(findings.leftovers, std::string{what} + " cannot be taken when all is over");
 }
 
-void take_everything(Client& client, Client& second, Client& third, ReplyClass& verdict) {
+void take_everything(Client& client, Client& second, Client& third, Findings& findings) {
     RLock rlock{client, info(Kind::rlock).of};
     FairLock fair{client, info(Kind::fair).of};
     FencedLock fenced{client, info(Kind::fenced).of};
     SpinLock spin{client, info(Kind::spin).of};
     Mutex mutex{client, info(Kind::mutex).of};
     ReadWriteLock read_write{client, info(Kind::writer).of};
-    take(rlock, "rlock", verdict);
-    take(fair, "fair", verdict);
-    take(fenced, "fenced", verdict);
-    take(spin, "spin", verdict);
-    take(mutex, "mutex", verdict);
+    take(rlock, "rlock", findings);
+    take(fair, "fair", findings);
+    take(fenced, "fenced", findings);
+    take(spin, "spin", findings);
+    take(mutex, "mutex", findings);
     if (!LeaderElection{client, info(Kind::leader).of}.campaign_for(settling_time))
-        verdict.complain(verdict.leftovers, "nobody can lead when all is over");
-    take(read_write, "writer", verdict);
-    take(read_write.read_lock(), "reader", verdict);
+        findings.complain(findings.leftovers, "nobody can lead when all is over");
+    take(read_write, "writer", findings);
+    take(read_write.read_lock(), "reader", findings);
     const std::string multi{info(Kind::multi).of};
     RLock multi1{client, multi + "1"};
     RLock multi2{client, multi + "2"};
     MultiLock both{multi1, multi2};
-    take(both, "multi", verdict);
+    take(both, "multi", findings);
     RLock red1{client, info(Kind::red).of};
     RLock red2{second, info(Kind::red).of};
     RLock red3{third, info(Kind::red).of};
     RedLock majority{red1, red2, red3};
-    take(majority, "red", verdict);
+    take(majority, "red", findings);
 }
 
-void count_permits(Client& client, const Shared& shared, test::RawRedis& redis, ReplyClass& verdict) {
+void count_permits(Client& client, const Shared& shared, test::RawRedis& redis, Findings& findings) {
     PermitExpirableSemaphore permits{client, info(Kind::permits).of};
     const bool all = test::eventually(
         [&] { return permits.available_permits() == static_cast<std::ptrdiff_t>(permits_limit); }, settling_time, 20ms);
     if (!all)
-        verdict.complain(verdict.leftovers,
-                         "permits: " + std::to_string(permits.available_permits()) + " are there when all is over");
+        findings.complain(findings.leftovers,
+                          "permits: " + std::to_string(permits.available_permits()) + " are there when all is over");
     std::uint64_t exact = 0;
     for (std::uint64_t epoch = 1; epoch <= shared.semaphore_epoch; ++epoch) {
         // Skip a semaphore if a process died with permits of it, or if the server lost it.
@@ -69,10 +69,10 @@ void count_permits(Client& client, const Shared& shared, test::RawRedis& redis, 
         ++exact;
         const auto there = redis.integer("GET", semaphore_name(epoch));
         if (there != static_cast<long long>(semaphore_limit))
-            verdict.complain(verdict.leftovers,
-                             semaphore_name(epoch) + ": " + std::to_string(there) + " permits are there");
+            findings.complain(findings.leftovers,
+                              semaphore_name(epoch) + ": " + std::to_string(there) + " permits are there");
     }
-    verdict.remarks.push_back("semaphores whose permits were counted: " + std::to_string(exact));
+    findings.remarks.push_back("semaphores whose permits were counted: " + std::to_string(exact));
 }
 
 // If a process died, or the server lost its last commands, places may be left in the queue of a semaphore that nobody uses
@@ -96,31 +96,31 @@ bool is_orphan(const std::string& left, const Crowd& crowd) {
 }
 
 // Says who is in the queues that are left.
-void describe_queues(test::RawRedis& redis, ReplyClass& verdict) {
+void describe_queues(test::RawRedis& redis, Findings& findings) {
     for (const test::RawReply& key : redis.call("KEYS", "redlatch_*").elements) {
         const test::RawReply content = redis.text("TYPE", key.string) == "hash"
                                            ? redis.call("HGETALL", key.string)
                                            : redis.call("LRANGE", key.string, 0, -1);
         std::string all = key.string + ":";
         for (const test::RawReply& one : content.elements) all += " [" + one.string + "]";
-        verdict.remarks.push_back(all);
+        findings.remarks.push_back(all);
     }
-    verdict.remarks.push_back("now " + redis.call("TIME").elements[0].string);
+    findings.remarks.push_back("now " + redis.call("TIME").elements[0].string);
 }
 
 }  // namespace
 
-void judge_end(const test::RedisServer& server, const std::array<test::RedisServer, steady_servers>& steady,
-               Shared& shared, const Crowd& crowd, ReplyClass& verdict) {
+void run_final_checks(const test::RedisServer& server, const std::array<test::RedisServer, steady_servers>& steady,
+                      Shared& shared, const Crowd& crowd, Findings& findings) {
     test::RawRedis redis{server};
     try {
         Client client{server.url(), {.watchdog_timeout = watchdog_timeout}};
         Client second{steady[0].url(), {.watchdog_timeout = watchdog_timeout}};
         Client third{steady[1].url(), {.watchdog_timeout = watchdog_timeout}};
-        take_everything(client, second, third, verdict);
-        count_permits(client, shared, redis, verdict);
+        take_everything(client, second, third, findings);
+        count_permits(client, shared, redis, findings);
     } catch (const std::exception& error) {
-        verdict.complain(verdict.leftovers, error.what());
+        findings.complain(findings.leftovers, error.what());
     }
     std::vector<test::Documented> documented = test::documented_keys();
     documented.push_back({std::string{info(Kind::semaphore).of}, false});
@@ -139,8 +139,8 @@ void judge_end(const test::RedisServer& server, const std::array<test::RedisServ
             return left.empty();
         },
         settling_time, 20ms);
-    for (const std::string& one : left) verdict.complain(verdict.leftovers, "left behind: " + one);
-    if (!left.empty()) describe_queues(redis, verdict);
+    for (const std::string& one : left) findings.complain(findings.leftovers, "left behind: " + one);
+    if (!left.empty()) describe_queues(redis, findings);
 }
 
 }  // namespace redlatch::soak

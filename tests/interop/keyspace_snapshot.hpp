@@ -20,9 +20,9 @@ namespace redlatch::test {
 /// An owner is a thread in Redisson. In redlatch it is a hold or a waiter for one: "<client id>:<number>", where later
 /// ones have greater numbers. A holder's number exists before its waiter's. So among those that share a client, the
 /// first number seen is shown as H, the next as W, and the third as O.
-class Picture {
+class KeyspaceSnapshot {
 public:
-    explicit Picture(Match& match) : match_(match), stream_(match.place.url) {
+    explicit KeyspaceSnapshot(Match& match) : match_(match), stream_(match.place.url) {
         short_for(match.name, "N");
         short_for_owner(match.holder, "H");
         short_for_owner(match.waiter, "W");

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include "simulation/invariant_checker.hpp"
 #include "simulation/late_arrivals.hpp"
 #include "simulation/server.hpp"
 #include "simulation/transport.hpp"
-#include "simulation/ward.hpp"
 
 #include <functional>
 #include <memory>
@@ -16,12 +16,12 @@ namespace sim {
 using Client = redlatch::Client;
 
 // The servers, processes and faults of one seed.
-class World {
+class Simulation {
 public:
-    explicit World(std::size_t servers);
-    ~World();
-    World(const World&) = delete;
-    World& operator=(const World&) = delete;
+    explicit Simulation(std::size_t servers);
+    ~Simulation();
+    Simulation(const Simulation&) = delete;
+    Simulation& operator=(const Simulation&) = delete;
 
     // A process has a client for each server.
     struct Process {
@@ -39,8 +39,8 @@ public:
     void set_watchdog_timeout(redlatch::Milliseconds timeout) { watchdog_timeout_ = timeout; }
     Random& random() { return scheduler().random(); }
 
-    // Makes a ward that watches the lock with this key on this server. See Ward.
-    Ward& guard(const std::string& key, std::size_t server, const Ward::Bounds& bounds);
+    // Makes a checker that watches the lock with this key on this server. See InvariantChecker.
+    InvariantChecker& guard(const std::string& key, std::size_t server, const InvariantChecker::Bounds& bounds);
 
     // Starts a thread of the program.
     void start_thread(Process& process, std::function<void()> body);
@@ -95,7 +95,7 @@ public:
     }
 
 private:
-    void misfortune();
+    void inject_faults();
     void disturbed();
     void check_end(const std::vector<std::string>& kept);
 
@@ -105,7 +105,7 @@ private:
     std::vector<std::unique_ptr<Server>> servers_;
     std::vector<std::unique_ptr<Process>> processes_;
     std::vector<std::pair<int, std::shared_ptr<void>>> kept_;
-    std::vector<std::pair<std::size_t, std::unique_ptr<Ward>>> wards_;
+    std::vector<std::pair<std::size_t, std::unique_ptr<InvariantChecker>>> checkers_;
     std::vector<Fiber*> threads_;
     std::vector<Fiber*> finished_;
     bool over_ = false;

@@ -22,11 +22,11 @@ inline constexpr milliseconds echo = watchdog_timeout + 1000ms;
 inline constexpr milliseconds telling{50};
 
 // The journal and the list of faults, sorted for the checks.
-class Story {
+class History {
 public:
     // Times in messages count from `began`.
-    Story(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
-          const std::vector<test::LateArrival>& arrivals, std::int64_t began);
+    History(const std::vector<Entry>& journal, const std::vector<Fault>& faults,
+            const std::vector<test::LateArrival>& arrivals, std::int64_t began);
 
     // Returns whether a fault may delay a wake-up in this time.
     bool is_troubled(std::uint64_t lock, std::int64_t from, std::int64_t until) const {
