@@ -101,7 +101,7 @@ inline std::size_t given_back(const ReleaseRound::Outcome& outcome) {
                     "go on trying");
 }
 
-// The client for the operation that ends the others.
+// The host of async_close()'s own operation, which must not end with the others: operations_end() is never requested.
 class ClosingHost final : public OperationHost {
 public:
     explicit ClosingHost(std::shared_ptr<SessionHandle> session) : session_(std::move(session)) {}

@@ -128,8 +128,8 @@ private:
 // is not lost. A registration has a lease, which the client's watchdog renews while the call waits. If a waiter that was
 // notified dies, or gives up, the next one gets its notification. Waiters are notified in the order of their registration. A
 // call may return without a notification: when the server has lost its data, the process was paused for longer than the
-// lease, or the hold of the lock had been lost. So use a predicate. A lockable object of your own tells that by
-// unlock(std::error_code&), if it has that.
+// lease, or the hold of the lock had been lost. So use a predicate. A lockable object of your own reports a lost hold through
+// unlock(std::error_code&), if it has that member.
 //
 // The client sends nothing while it waits, except renewals, and one query every 5 to 10 seconds for all waiters of a
 // process, in case a message was lost. Waiting takes three round trips besides those of the lock.

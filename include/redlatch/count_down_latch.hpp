@@ -33,8 +33,8 @@ inline namespace REDLATCH_ABI {
 class CountDownLatch {
 public:
     // Makes an object for the latch of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
-    // than 1,024 bytes, or has braces other than one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
-    // another slot. Options that cannot work are refused: see ObjectOptions. Sends nothing.
+    // than 1,024 bytes, or has braces other than one non-empty {tag}. On a cluster the name must have no {tag} either,
+    // because its channel would lie in another slot. Throws for options that cannot work: see ObjectOptions. Sends nothing.
     CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
@@ -145,8 +145,8 @@ public:
         return detail::answer([&] { return expire(after); }, false, ec);
     }
 
-    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
-    // to something else.
+    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key
+    // belongs to something else.
     LatchInspection inspect() const;
     LatchInspection inspect(std::error_code& ec) const;
 

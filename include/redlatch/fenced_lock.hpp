@@ -27,7 +27,7 @@ inline namespace REDLATCH_ABI {
 // makes the tokens grow.
 class FencedLock : public detail::NamedLock {
 public:
-    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or option, as RLock does. Sends nothing.
+    // Makes an object for a lock of this name. Throws invalid_argument for a bad name or option, as RLock does. Sends nothing.
     FencedLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the token of the hold of this thread, or of an Owner. Sends no command. Throws Error(errc::not_owner) if

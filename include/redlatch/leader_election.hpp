@@ -100,8 +100,8 @@ private:
 //   redlatch::LeaderElection election{redis, "scheduler", "host-7"};
 //   election.lead([&](std::stop_token ending) { … }, stop);   // runs while it leads; campaigns again after a loss
 //
-// Two never lead at a time as long as the leader minds is_leader() or lost(), which say no before the server lets another
-// one in. What the leader writes elsewhere can still come late: pass the token of its term along. See FencedLock.
+// Two candidates never lead at the same time if each leader minds is_leader() or lost(), which report the end of its term
+// before the server lets another one in. Its writes elsewhere can still come late: pass the term's token along. See FencedLock.
 //
 // Besides the keys of the lock there is redlatch_leader:{name}, which tells observers the name of the last leader. It
 // has no TTL, as the token counter of the lock.

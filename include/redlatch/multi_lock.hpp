@@ -18,9 +18,9 @@ inline namespace REDLATCH_ABI {
 // takes as many. A waiting call holds none of the members, so threads may name them in any order. A hold is valid as
 // long as all of its parts are. is_locked(), hold_count() and remaining_lease() report what is true of all members.
 //
-// Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it; its
-// destructor releases those of Hold objects and Owners. Neither
-// copyable nor movable. Any number of threads may use one object.
+// Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it. The destructor
+// of this object releases the holds that Hold objects and Owners have of it. Neither copyable nor movable. Any number of
+// threads may use one object.
 class MultiLock : public detail::QuorumApi {
 public:
     // Makes a lock of these members. A ReadWriteLock stands for its write side. Throws Error(errc::invalid_argument) if a

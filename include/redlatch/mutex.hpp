@@ -24,13 +24,12 @@ inline namespace REDLATCH_ABI {
 // holds the lock, by default the calling thread; std::mutex would be undefined there. They throw at once and send
 // nothing. A lost hold does not count: its owner may acquire the lock again like any other.
 //
-// Releases publish no message. So a waiting process asks the server to tell it when the key changes, as a SpinLock does:
-// see SpinOptions. Where the server cannot, it retries after growing pauses, one command per pause, however many of its
-// threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
-// lock is one command and releasing it is another. A failed attempt takes two, because the plain command does not
-// report why it was refused. Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The
-// first release of a client finds out whether the server can; it costs two commands if the server has only DELIFEQ, three
-// if it has neither.
+// Releases publish no message. So a waiting process asks the server to report when the key changes, as a SpinLock does: see
+// SpinOptions. Where the server cannot do that, the process retries after growing pauses, with one command per pause, however
+// many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free lock is one command,
+// and releasing it is another. A failed attempt takes two, because the plain command does not report why it was refused.
+// Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The first release of a client finds
+// out whether the server can; it costs two commands if the server has only DELIFEQ, three if it has neither that nor DELEX.
 //
 // The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.

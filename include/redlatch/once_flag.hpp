@@ -30,9 +30,9 @@ struct OnceOptions {
 
 // Lets a piece of work be done once in the whole fleet: a std::once_flag across processes. See call_once().
 //
-// Who does the work holds the FencedLock of this name, which the watchdog renews. That it was done is a key of its own,
-// redlatch_once:{name}. A process that dies in the midst of the work has not done it, nor has one whose function throws:
-// another caller then does it. So it may have been begun several times, but is finished once, unless a lease is lost.
+// The caller that does the work holds the FencedLock of this name, which the watchdog renews. A key of its own records that
+// the work was done: redlatch_once:{name}. If the process dies in the midst of the work, or the function throws, the work is
+// not done, and another caller does it. So it may be begun several times, but is finished once, unless a lease is lost.
 //
 // Neither copyable nor movable. Any number of threads may use one object. Two objects of one name are the same flag. Each
 // member throws Error; with a trailing std::error_code& it stores the code.

@@ -154,15 +154,15 @@ struct ClientOptions {
     // How many times in a row a released lock, or permits of a Semaphore, are handed off to a waiter of this process
     // before other processes get a turn.
     unsigned local_handoff_limit = 16;
-    // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them: then that
-    // one has nothing to send, and the others sleep on. Clients with and without it share locks, and so does Redisson.
-    // Not for a connection whose proxy may replace the server unseen, because a grant counts from the server's clock.
+    // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them. Then that
+    // waiter sends nothing, and the others sleep on. Clients with and without this option share locks, and so does Redisson.
+    // Turn it off for a connection whose proxy may replace the server unseen, because a grant counts from the server's clock.
     // The reentrant, the non-reentrant, the fenced, the fair and the read-write locks use it, unless require_replicas or
-    // require_fsync is set. A FairLock has its queue anyway. The others need two more keys a lock:
-    // redlatch_lock_queue:{name} and redlatch_lock_places:{name}, a ReadWriteLock redlatch_rwlock_queue:{name} and
-    // redlatch_rwlock_places:{name}. So do the waiters of both semaphores, in redlatch_semaphore_queue:{name} and
-    // redlatch_semaphore_places:{name}: who makes permits available wakes those for whom there are enough. Permits with
-    // leases are granted, too.
+    // require_fsync is set. A FairLock has its queue anyway. The others need two more keys per lock:
+    // redlatch_lock_queue:{name} and redlatch_lock_places:{name}; a ReadWriteLock redlatch_rwlock_queue:{name} and
+    // redlatch_rwlock_places:{name}. The waiters of both semaphores queue up in redlatch_semaphore_queue:{name} and
+    // redlatch_semaphore_places:{name}: whoever makes permits available wakes the waiters for which there are enough. Permits
+    // with leases are granted, too.
     bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
     // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer

@@ -139,9 +139,8 @@ public:
     }
 
     // Waits at most until `timeout` has passed, by a monotonic clock. Returns nothing, or an empty vector, if the permits
-    // were not acquired by then. Timeouts are rounded up
-    // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
-    // std::stop_token and std::error_code&.
+    // were not acquired by then. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
+    // value waits indefinitely. Accepts a lease, std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {

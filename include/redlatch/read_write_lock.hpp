@@ -35,11 +35,10 @@ struct ReadWriteOptions {
 // ReadWriteLock and the same lock as one of that name there. An RLock of that name is a different kind of lock and is
 // refused.
 //
-// Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers
-// do. A waiting writer may notice that up to 30 s later, if several readers leave one after another. Reentrant on both
-// sides. A writer may take the read side as well, and stays a reader when it releases the write
-// side. A reader that requests the write side would wait for itself, so it gets errc::would_deadlock, even from
-// try_lock().
+// Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers do. A
+// waiting writer may notice that expiry up to 30 s later, if several readers leave one after another. Reentrant on both
+// sides. A writer may take the read side as well, and stays a reader when it releases the write side. A reader that requests
+// the write side would wait for itself, so it gets errc::would_deadlock, even from try_lock().
 //
 // Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
 // LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <type_traits>
 
-// What differs from system to system, without the warnings that one of them has.
+// Hides differences between systems that would cause a compiler warning on some of them.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {

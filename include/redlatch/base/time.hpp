@@ -143,10 +143,10 @@ public:
         return otherwise;
     }
 
-    // The hold ends `time` after the acquire at the latest, for work that must not go on for ever: the watchdog stops to
-    // renew it in time, lost() is requested before the end, and the event hold_lost tells it. Without an unlock() before,
-    // the hold is lost then. A level of a hold that exists can only bring the end of the whole hold nearer, also after that
-    // level was released.
+    // The hold ends `time` after the acquire at the latest, for work that must not go on for ever. The watchdog stops
+    // renewing it in time, and lost() is requested before the end. If the hold is not unlocked by then, it is lost, and the
+    // event hold_lost reports it. A level of a hold that exists can only bring the end of the whole hold nearer, even after
+    // that level was released.
     //
     // Rounded down to whole milliseconds. Throws Error(errc::invalid_argument) if it is below one millisecond, not a
     // number, or above 49 days. A MultiLock or a RedLock throws Error(errc::unsupported).

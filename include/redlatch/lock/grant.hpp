@@ -52,8 +52,8 @@ inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant
     const std::optional<Instant> granted =
         core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at, now);
     if (!granted) {
-        // This time the waiter asks. The next grant is to count: the clock may have jumped, and in a cluster no other
-        // reading vouches for this slot's node.
+        // This time the waiter asks. A new reading of the clock lets the next grant count: the clock may have jumped, and in
+        // a cluster only a reading from this slot's node vouches for it.
         core.reads_clock = true;
         core.session.timers().schedule(core.task, now);
         return std::nullopt;

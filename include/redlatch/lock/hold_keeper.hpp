@@ -26,7 +26,7 @@ class HoldKeeper {
 public:
     virtual ~HoldKeeper() = default;
 
-    // Returns false in a child that was forked since. Then nothing may be called besides but name_as_given().
+    // Returns false in a child that was forked since. Then only name_as_given() may be called.
     virtual bool is_of_this_process() const noexcept = 0;
 
     // Returns the name of the lock as given, without the client's key_prefix.

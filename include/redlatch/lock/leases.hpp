@@ -147,9 +147,9 @@ public:
             core_.holds.erase_lost();
             core_.schedule();
         } else if (const auto lost = take_lost_in_renewal(renewal.hold); lost && outcome != Renewed::refused) {
-            // The hold is lost here, but this renewal still prolonged it on the server, or may have. Release it, so that
-            // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
-            // for it.
+            // The hold is lost here, but this renewal has, or may have, prolonged it on the server. Release it, so that it does
+            // not block others for another lease. Wait until `from` first: the owner was notified a little early, and was
+            // promised that time.
             const Instant from = Clock::now() + Lateness::longest_notice;
             const Milliseconds lease = std::max(renewal.lease, core_.session.options().watchdog_timeout);
             core_.outbox.add({renewal.hold}, 0, from + lease, from, {}, lost->stays_until);

@@ -32,9 +32,9 @@ namespace detail {
 // a channel, or watches the key where releases send no message. The other waiters queue up behind it and send nothing. A
 // released hold is handed to a local waiter if there is one.
 //
-// Where the lock has a queue on the server, the representative waits at the place of this process there, and listens to
-// the channel of that alone. It listens to the channel of all who wait for the lock only as long as a holder is of the
-// clients that grant nothing, or if it may have no place.
+// Where the lock has a queue on the server, the representative waits at the place of this process there, and listens only to
+// the channel of that place. It listens to the common channel of all waiters only while the holder is a client whose releases
+// grant nothing, or while it may have no place itself.
 //
 // The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
 // wakes its successor.
@@ -257,8 +257,8 @@ private:
     // Returns true if this waiter needs no messages but those to the place.
     bool is_queued(const LockWaiter& me) const { return has_place(me) && queued_ && granted_by_holder_; }
 
-    // The first waiter that listens decides to which messages: those that it needs. Behind one that polls it has not asked
-    // yet, so it has no place.
+    // Only the first waiter that listens chooses the channels: those that it needs. If it stands behind a waiter that polls,
+    // it has not asked yet, so it has no place.
     void listen(const LockWaiter& me) {
         if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; }) != &me) return;
         if (has_place(me) && queued_ && place_.subscription().listen()) room_.queue.notify();
@@ -268,8 +268,8 @@ private:
             room_.listen();
     }
 
-    // Returns true if the representative has no place and may have one, or if nothing would wake it: the one before it
-    // waited in another way. If a thread of this process holds the lock, its release does.
+    // Returns true if the representative must ask because it may have a place but has none, or because nothing would wake it:
+    // its predecessor waited in another way. While a thread of this process holds the lock, its release wakes this waiter.
     bool is_deaf(const LockWaiter& me) const {
         if (!me.listens || is_busy()) return false;
         if (has_place(me) && (!place_.is_taken() || (queued_ && !place_.subscription().is_wanted()))) return true;
@@ -318,8 +318,8 @@ private:
         }
     }
 
-    // Returns false if the answer is of no use to the others: who waits at the place of this process relies on what it was
-    // answered there, and on what it is told.
+    // Returns false if only the caller that asked can use the answer. A waiter at the place of this process relies on the
+    // answers and the messages to that place.
     bool is_for_all(const LockWaiter& me, const std::optional<AcquireAnswer>& answer) const {
         return (answer && answer->kind == AcquireAnswer::Kind::held) || !place_.is_taken() || place_.is_of(me.hold);
     }

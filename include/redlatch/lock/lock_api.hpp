@@ -32,13 +32,13 @@ namespace detail {
 // that cannot be reached it waits at most unreachable_timeout (of ObjectOptions or ClientOptions), then fails with
 // errc::unreachable. A call that fails, times out or is stopped leaves no hold behind.
 //
-// A hold belongs to the calling thread. Every member that acquires, releases or queries a hold also takes an Owner: then
-// the hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest; other Owners,
-// threads and Holds are shut out, also in the same thread. The levels of one Owner are alike: unlock() ends the latest,
-// whichever thread acquired it. So if a hold was lost and acquired anew, an unlock() that was meant for the old one ends
-// a level of the new one. A Hold, with an Owner or without, and its again() cannot be mistaken so; those of a MultiLock or
-// RedLock for an Owner can. A try_lock() may return false while another thread of its Owner acquires the lock at the same
-// time. The hold outlives all threads; a forked child does not have it.
+// A hold belongs to the calling thread. Every member that acquires, releases or queries a hold also takes an Owner: then the
+// hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest. It excludes other
+// Owners, threads and Holds, also in the same thread. The levels of one Owner are alike: unlock() ends the latest, whichever
+// thread acquired it. So if a hold was lost and acquired anew, an unlock() meant for the old hold ends a level of the new one.
+// A Hold, with an Owner or without, and its again() never act on the new hold by mistake; those of a MultiLock or RedLock for
+// an Owner may. A try_lock() may return false while another thread of its Owner acquires the lock at the same time. The hold
+// outlives all threads; a forked child does not have it.
 class LockApi {
 public:
     LockApi(const LockApi&) = delete;

@@ -26,9 +26,9 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The place of this process in the queue of a lock on the server, and what the server tells it there: see
-// scripts/lock_queue.hpp. Only the representative of the local waiters uses it. It stays when another waiter becomes the
-// representative, so the process keeps its position.
+// The place of this process in the queue of a lock on the server, and the messages to it: see scripts/lock_queue.hpp. One
+// caller at a time uses it: the representative of the local waiters, or a caller's first try while there are none. The place
+// stays when another waiter becomes the representative, so the process keeps its position.
 //
 // The mutex of the lock guards all members.
 class QueuePlace {
@@ -116,8 +116,8 @@ public:
     Subscription& subscription() noexcept { return subscription_; }
     const Subscription& subscription() const noexcept { return subscription_; }
 
-    // The user may not listen to this channel. From now on the waiters of this process do without a place. Nobody is
-    // granted anything who does not listen, so leaving is not urgent.
+    // The user has no right to listen to this channel. From now on the waiters of this process do without a place. A process
+    // that does not listen is granted nothing, so leaving the queue is not urgent.
     void refused() {
         subscription_.refused();
         refused_ = true;
@@ -132,7 +132,7 @@ public:
     // Returns when the representative has to ask, according to a message since the last question.
     Instant told_at() const noexcept { return told_at_; }
 
-    // The representative asks in another way than at the place. That serves what the place was told by now.
+    // Called when the representative asks without the place. That also serves a message that told the place to ask by now.
     void asks_elsewhere() noexcept {
         if (told_at_ <= Clock::now()) told_at_ = never;
     }

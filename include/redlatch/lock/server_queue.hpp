@@ -54,11 +54,11 @@ struct FairWaiter : Waiter {
 // Lets the waiting threads of all processes stand in one queue on the server, each for itself. No thread asks on behalf
 // of another, and there is no local hand-over: either would let a thread pass others that came before it.
 //
-// A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue.
-// The slot lasts for FairProtocol::slot(), 5 s at most, unless it is refreshed. The background refreshes the slots of all waiters of this process
-// together; the reply shows which waiters have lost their slot. A release grants the lock to the head of the queue, if
-// that is a waiter which can be granted it: see scripts/fair_lock.hpp. Otherwise the server notifies the head when the
-// lock is free:
+// A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue. The
+// slot lasts for FairProtocol::slot(), by default 5 s at most, unless it is refreshed. The background thread refreshes the
+// slots of all waiters of this process together; the reply shows which waiters have lost theirs. A release grants the lock
+// to the head of the queue, if that waiter can be granted it: see scripts/fair_lock.hpp. Otherwise the server notifies the
+// head when the lock is free:
 //   at a release,
 //   when a waiter before it leaves,
 //   at every refresh, in case such a message was lost.

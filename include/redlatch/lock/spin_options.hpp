@@ -11,11 +11,11 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// How a SpinLock or a Mutex waits where the server does not tell it that the key has changed: on servers before Redis 6,
-// without the access rights to CLIENT ID, CLIENT TRACKING and CLIENT CACHING, behind some proxies, with a transport without
-// track(), and until the server has confirmed that it will tell. Otherwise it tries when the key has changed, when the
-// lease that it saw is over, and every 10 to 20 s in case that news is lost. Pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
-// to a half, so that waiters do not retry at the same time.
+// How a SpinLock or a Mutex polls while the server does not report changes of its key: before Redis 6, without the access
+// rights to CLIENT ID, CLIENT TRACKING and CLIENT CACHING, behind some proxies, with a transport without track(), and until
+// the server has confirmed that it will report them. Pauses start at initial_delay and double up to max_delay. Jitter shortens
+// each by up to a half, so that waiters do not retry at the same time. Where the server reports changes, the lock retries when
+// the key has changed, when the lease that it saw is over, and every 10 to 20 s in case a report was lost.
 struct SpinOptions {
     std::chrono::milliseconds initial_delay{1};  // at least 1 ms
     std::chrono::milliseconds max_delay{128};    // at most 1 h, and not below initial_delay

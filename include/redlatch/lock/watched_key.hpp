@@ -37,7 +37,7 @@ public:
     WatchedKey& operator=(const WatchedKey&) = delete;
     ~WatchedKey() { end(); }
 
-    // A waiter that polls begins to wait; none is left.
+    // begin(): a waiter that polls begins to wait. end(): no such waiter is left.
     void begin() {
         if (begun_ || !core_.session.tracked_keys().are_possible()) return;
         core_.session.tracked_keys().add(core_.key(), core_.task);
@@ -99,7 +99,7 @@ private:
 
     static bool is_free(const Reply& reply) { return reply.is_integer() && reply.integer == -2; }
 
-    // Returns false if that tells nothing. News that came before the reply may be later than what the reply tells.
+    // Returns false if the reply is of no use: it is no number, or a change that was reported before it came may be newer.
     bool answered(std::uint64_t round, const Reply& reply) {
         if (round != round_) return false;
         state_ = State::polling;

@@ -31,8 +31,8 @@ inline std::string hex_of(std::string_view bytes) {
 
 }  // namespace detail
 
-// Identifies one permit that is held: 16 bytes, most of them random. Any process in any language can release the permit with it. As
-// text it has 32 hex digits, the same that Redisson shows.
+// Identifies one permit that is held: 16 bytes, most of them random. Any process in any language can release the permit
+// with it. As text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
     // Returns an id of 14 random bytes and "rl", by which scripts tell our permits from those of other libraries: see

@@ -42,7 +42,7 @@ public:
     // Returns the channel on which this client is told to ask.
     std::string place_channel() const { return channel_ + ":" + client_; }
 
-    // Returns true if the message to all is for those alone who have no place: it is that of a client that told the queue.
+    // Returns true if this message to all is only for clients without a place, because its sender has told the queue itself.
     static bool is_for_others(std::string_view payload) { return payload.size() > 1 && payload.front() == '0'; }
 
     // Returns true if the user has no right to the keys of the queue, which a call with so many keys has. From then on this

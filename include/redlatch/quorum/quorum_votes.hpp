@@ -25,7 +25,7 @@ class QuorumVotes {
 public:
     explicit QuorumVotes(QuorumCore& core) : core_(core), servers_(core.members.size()) {}
 
-    // Calls `then(from when the vote counts, or the error)` with mutex_ held, now or later.
+    // Calls `then(since, error)`, now or later, with the quorum's mutex: from when the vote counts, or why it does not.
     template <class Then>
     void ask_trust(std::unique_lock<std::mutex>& lock, std::size_t member, Then then) {
         if (!core_.rules.independent) return then(Instant::min(), std::nullopt);

@@ -34,11 +34,10 @@ namespace detail {
 // queried at the start, and again when a node redirects us, cannot be reached or does not answer. There is one query at
 // a time, with growing pauses. The thread that needs the reply sends it, or the one inside run().
 //
-// There is one mutex for all parts. It guards the members here, the fields of the nodes, and what ClusterRouter and
-// ClusterChannels name. A function with a parameter of type Lock is called with the mutex held; the others take it.
-// While it is held, no connection is used and no listener is notified. The exception: channels are passed to the
-// PubSubConnections.
-// changed_ wakes threads in wait(): learn() when there is a reply to a query, and goes_up() when a node is up again.
+// All parts share one mutex. It guards the members here, the fields of the nodes, and the members of ClusterRouter and
+// ClusterChannels. A function with a parameter of type Lock is called with the mutex held; the others take it. While it is
+// held, no connection is used and no listener is notified. The exception: channels are passed to the PubSubConnections.
+// changed_ wakes threads in wait(): learn() notifies it when a query has a reply, goes_up() when a node is up again.
 class ClusterTopology {
 public:
     using Lock = std::unique_lock<std::mutex>;

@@ -95,8 +95,8 @@ public:
         std::unique_lock lock(mutex_);
         if (pipeline_.in_flight() == 0 || is_reading() || !is_connected()) return;
         read(lock, {});
-        // The poster comes again. Others, and a driver that found this thread reading, need the driver, who has been called
-        // if there is no connection.
+        // This poster comes again. Other posters, and a driver that found this thread reading, need the driver. Without a
+        // connection the driver has been called already.
         if (is_connected() && pipeline_.in_flight() > 0 && !call_reader() && std::exchange(reader_left_work_, false))
             call_driver(lock);
     }
@@ -214,9 +214,10 @@ private:
     }
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
-        // The driver calls duty() before it sleeps: it writes what many coroutines post in one go.
+        // An awake driver calls duty() before it sleeps, which writes in one go what many coroutines have posted.
         if (driver_ == Driver::awake && !attended && is_connected() && !pipeline_.has_many_waiting()) return;
-        if (is_connected() && !pipeline_.is_full()) flush(lock);  // of a full one, those write that wait for room
+        if (is_connected() && !pipeline_.is_full())
+            flush(lock);  // if it is full, the thread that waits for room writes
         // The reading thread, if there is one, handles the reply. Otherwise the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
         if ((!is_reading() && !attended && driver_ == Driver::away) || !is_connected() || needs_writer())

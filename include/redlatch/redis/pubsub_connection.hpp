@@ -27,15 +27,15 @@ namespace detail {
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
 // reopened with back-off and subscribed to everything again.
 //
-// A connection may fall silent, or far behind, although nobody closes it, and its process would miss all messages, or be late
-// with them. So it asks for one of its channels again when it has got no reply for `ping_interval`, whatever else arrives.
-// A connection on which a reply is outstanding for `timeout` is lost; for twice as long, if there is something to read and a
-// thread watches.
+// A connection may fall silent, or far behind, without being closed. Its process would then miss messages, or get them late.
+// So this class subscribes to one of its channels again if no reply has come for `ping_interval`, whatever else has arrived.
+// The connection counts as lost once a reply is outstanding for `timeout`, or for twice as long if there is something to read
+// and a thread watches.
 //
-// Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and
-// opening_from_. serving_ guards the connection and is held while the listener is notified; mutex_ may be
-// taken under it. While opening_ is set, the connection belongs to the thread that makes it, which wakes the serving
-// thread.
+// Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and opening_from_.
+// serving_ guards the connection and is held while the listener is notified; mutex_ may be taken under it. While opening_ is
+// set, the connection belongs to the thread that makes it, which wakes the serving thread.
+//
 // The serving thread sends. It also receives, unless a thread that waits for a message watches the connection itself,
 // which saves passing the message from thread to thread. Such a thread receives for all until it is interrupted.
 class PubSubConnection {

@@ -45,7 +45,7 @@ public:
     bool is_open() const noexcept { return state_.load(std::memory_order_acquire) == State::open; }
     bool is_opening() const noexcept { return state_ == State::opening; }
 
-    // Returns true if an attempt may begin, or if it must wait for the end of a pause.
+    // may_begin(): an attempt may begin now. has_pause(): the next attempt must wait for the end of a pause.
     bool may_begin(Instant now) const noexcept { return state_ == State::closed && policy_.may_begin(now); }
     bool has_pause(Instant now) const noexcept { return state_ == State::closed && !policy_.may_begin(now); }
 

@@ -11,14 +11,14 @@
 // that is gone, or is past the time until which it is wanted.
 //
 // The queue is Redisson's: a list of the waiting owners, the next one first, and a sorted set with the time until which
-// each of them counts as alive, in milliseconds of the server's clock. Beside it we keep a sorted set of our own, the
-// slots. Each of our waiters refreshes its slot before that ends (FairProtocol::slot()), so a dead one blocks the others only briefly. For a
-// waiter without a slot, one of Redisson's, the time in the shared set counts, which we never change.
+// each of them counts as alive, in milliseconds of the server's clock. The slots are a sorted set of our own beside it.
+// Each of our waiters refreshes its slot before the slot ends (FairProtocol::slot()), so a dead waiter blocks the others only
+// briefly. A waiter of Redisson's has no slot: for it the time in the shared set counts, which we never change.
 //
-// A release can grant the free lock to the first waiter: it writes the hold of that waiter and tells it so, and the waiter
-// has nothing to send. That is for waiters under the watchdog that listen, which is marked in their slots: these end half
-// a millisecond later. A grant lasts for `offer` ms, until the waiter's first renewal. Without one the first waiter is
-// woken, and asks.
+// A release can grant the free lock to the first waiter: it writes that waiter's hold and sends it a message, so the waiter
+// sends nothing. Only a waiter that is under the watchdog and listens can be granted the lock. Its slot marks that by ending
+// half a millisecond later. A grant lasts for `offer` ms, until the waiter's first renewal. If a release grants nothing, it
+// wakes the first waiter, which asks.
 //
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. So our time in the
 // shared set is that of the slot, plus one such patience for each waiter of Redisson's before us.

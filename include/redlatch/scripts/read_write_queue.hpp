@@ -10,8 +10,8 @@
 //   - A release grants the free lock to the writer that has marked it, or to the first in the queue: a writer alone, or
 //     all readers before the next writer.
 //   - Present readers exclude no others, so new ones enter beside the queue, as ever.
-// What tells nobody in the queue is told to all who wait: a writer that withdraws its mark, a reader or writer of a client
-// that does not queue. Who waits for such listens to that channel, too.
+// Some events reach nobody in the queue, so they are published to all waiters: a writer withdraws its mark, or a reader or
+// writer of a client that does not queue leaves. Processes that wait for such an event listen to the common channel, too.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {

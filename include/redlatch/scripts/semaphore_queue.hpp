@@ -5,8 +5,8 @@
 #include "redlatch/scripts/script.hpp"
 
 // The queue of the processes that wait for permits of a semaphore. Whoever makes permits available, or leaves some, tells the
-// first of the queue for whom there are enough, and they ask; the others sleep on. So P processes that wait do not send P commands
-// for one permit. Nothing is reserved: who asks first gets the permits, be it in the queue or not.
+// first processes in the queue for which there are enough to ask, and the others sleep on. So P waiting processes do not send
+// P commands for one permit. Only grants (see below) reserve permits. Otherwise whoever asks first gets them, queued or not.
 //
 // A process has one place, for all its waiters. Keys beside the semaphore:
 //   queue    a list of client ids, the next one first
@@ -15,27 +15,27 @@
 //              want     the fewest permits for which its last question would have been granted something
 //              ends     the time until which the place counts
 //              asks     the time at which it asks; 0 if it sleeps until it is told
-//              lease    that of the first caller in ms, and ids: the ids for its permits, if they have leases and may be granted
-//            "turn": "granted until told", of permits with leases: how many were granted in a row, until when none are, and
-//              when the first of the queue was told last, in place of a grant
+//              lease    of the first caller in ms, and ids: the ids for its permits, if they have leases and may be granted
+//            "turn": "granted until told", for permits with leases: how many were granted in a row, until when none may be, and
+//              when the first process in the queue was last told to ask, in place of a grant
 // All times are in milliseconds of the server's clock.
 //
-// Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
-// asks it to ask after that time. Before that it listens to the common channel: clients that know nothing of the queue send
-// the number of permits there, and then everybody asks. The others write a 0 before the number, to whose message only
-// those react who have no place; and they send it only if there may be some.
+// Each client listens to a channel of its own: that of the semaphore, followed by the client's id. The message there, "look
+// <ms> <number>", tells it to ask after that time. It listens to the common channel before its own. Clients that know nothing
+// of the queue publish the number of permits there, and then everybody asks. The other clients write a 0 before the number,
+// and only clients without a place react to that. So they publish it only if there may be such clients.
 //
-// Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
-// twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
-// Three in a row that are frozen leave the others to their slow poll.
+// A client that was told to ask may be frozen. So the next two for which there would be enough are told to ask `stand_in` ms
+// later, and twice as much. A client that was told, and has not asked by then, loses its place when permits become available
+// next. If three in a row are frozen, the others rely on their slow poll.
 //
 // Permits with leases are granted: the script takes them for the first caller of the place, for 2 s at most, and the message is
 // "grant <number> <time> <lease> <ids>". The place is over then. The client renews the leases as long as the caller holds
 // the permits. One that is gone, or has not heard the message, loses them with the lease of the grant.
 //
-// Clients that do not queue (of Redisson, of older versions) would never get a permit that is granted at once. So nothing is
-// granted after `most_grants` grants in a row: the next one is told, and all have the same chance. While somebody listens who is
-// not in the queue, the same happens once in `longest_run` ms. Nor is anything granted for `others_active` ms after a caller that was refused has seen a permit of theirs: ids of permits of ours end with "rl".
+// Clients that do not queue (Redisson, older versions) would never get a permit that is granted at once. So after `most_grants`
+// grants in a row, and once in `longest_run` ms while a client outside the queue listens, the next must ask like all others.
+// Nothing is granted for `others_active` ms after a refused caller saw a foreign permit: one whose id does not end with "rl".
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {

@@ -75,8 +75,8 @@ public:
     }
 
 private:
-    // Gives back what nobody wants, and asks. What is nearly over, or cannot be given back for want of memory, ends by itself.
-    // After its end a question that was sent again may have taken permits under the same ids.
+    // Gives back a grant that no caller wants, and makes the representative ask. A grant ends by itself if it is nearly over,
+    // because a resent question may take permits under the same ids after its end, or if memory is too short to give it back.
     template <class Grant>
     void refuse(std::unique_lock<std::mutex>& lock, const Grant& grant) noexcept try {
         if (leases_.holds(grant)) return;  // the message came twice

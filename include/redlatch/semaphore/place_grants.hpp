@@ -21,14 +21,14 @@ class PlaceGrants {
 public:
     using Offer = decltype(Grant::ids);
 
-    // A question begins. After a grant that was of no use the next question is not for one: otherwise permits might go round
-    // between processes that cannot use them.
+    // A question begins. After a useless grant, the next question accepts no grant: otherwise permits might circulate between
+    // processes that cannot use them.
     void begin() noexcept { is_offering_ = !std::exchange(was_useless_, false); }
     bool is_offering() const noexcept { return is_offering_; }
     void was_useless() noexcept { was_useless_ = true; }
 
-    // The answer: the first of these callers that was not served may be granted what it wants, if it has a place. Those that
-    // were served have asked again for what they had been granted, when that was over.
+    // Applies the answer: the first caller that was not served may be granted what it wants, if the process has a place. A
+    // served caller may have a grant of the same ids on record that had ended before it asked again: drops that grant.
     template <class Wants>
     void offer(bool has_place, const Wants& wants) {
         offered_.clear();

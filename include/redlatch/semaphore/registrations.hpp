@@ -20,10 +20,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The part of a synchronizer whose callers leave something on the server that ends with a lease unless this process renews
-// it: an arrival at a barrier, a waiter of a condition variable. It keeps these leases under the watchdog, and drops from
-// its record what the server no longer has. `Protocol` has renew(ids, lease, until), whose reply has 1 for each id that was
-// renewed and 0 for the others.
+// The part of a synchronizer whose callers register on the server: an arrival at a barrier, a waiter of a condition variable.
+// A registration ends with its lease unless this process renews it. This part keeps the leases under the watchdog, and drops
+// from its record what the server no longer has. `Protocol` has renew(ids, lease, until), whose reply has 1 for each id that
+// was renewed and 0 for the others.
 template <class Protocol>
 class Registrations {
 public:

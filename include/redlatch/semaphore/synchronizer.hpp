@@ -167,9 +167,9 @@ public:
         return reply.integer == 1;
     }
 
-    // Hands what a caller releases to the first one that waits here, if that one wants just as much: for the server, and
-    // for other processes, it is as if this one had taken it at the same moment. So it costs no command. After
-    // local_handoff_limit times in a row it is the turn of the others. Returns false if the server has to be told.
+    // Hands a released amount to the first waiter of this process, if that waiter wants exactly as much. To the server and to
+    // other processes this looks as if the waiter had taken it at once, so it costs no command. After local_handoff_limit
+    // hand-offs in a row other processes get a turn. Returns false if the release has to go to the server.
     bool hand_over(std::int64_t amount, const Settings& settings) requires HandsOver<Protocol> {
         const std::lock_guard lock(core_.mutex);
         Member* const successor = room_.queue.front();

@@ -99,9 +99,9 @@ public:
         grants_.offer(is_queued_, wants);
     }
 
-    // A question under that number got no answer. It may still arrive, and take a place when the process has left, until the
-    // background has delivered its take-back: the mark of that stops later copies. So the process leaves once more when that
-    // has been done, unless the outage is a long one: then the place ends by itself.
+    // A question under that number got no answer. A late copy may take a place even after the process has left, until the
+    // background has delivered the take-back of the question, whose mark stops later copies. So the process leaves once more
+    // after that delivery. If the outage lasts longer, the place ends by itself.
     void unanswered(std::uint64_t number) noexcept {
         if (number == 0) return;
         late_ = number;
@@ -110,8 +110,8 @@ public:
 
     // --- grants ---------------------------------------------------------------------------------------------------
 
-    // Returns a grant that somebody wants. Returns the others, too, once no question is under way that one may be for: they are
-    // to be given back. Returns nothing if there is none.
+    // Returns a grant that a caller wants, or nothing if there is none. While no question is under way that a grant may be
+    // for, also returns grants that no caller wants: they have to be given back.
     template <class IsWanted>
     auto take_grant(IsWanted is_wanted) noexcept {
         auto grant = grants_.take([&](const auto& one) { return !is_asking_ || is_wanted(one); });

@@ -43,11 +43,11 @@ inline Reply short_of_memory(WaitBy by = by_thread) {
 // thread then calls attend(), and stop_attending() unless everything is answered.
 enum class Receiver { background, poster };
 
-// Sends the commands of a session. call() waits for the reply, post() does not. Counts commands and resends. Any thread
-// may call anything.
+// Sends and counts the commands of a session; Retry counts the resends. call() waits for the reply, post() does not. Any
+// thread may call anything.
 //
-// The transport is destroyed before the executor, because the completions of posted commands refer to the executor.
-// After end() it neither wakes the transport nor subscribes, because that is asked of it even later.
+// The transport is destroyed before the executor, because the completions of posted commands refer to the executor. After
+// end(), wake() and subscribe() do nothing, because destructors call them even later.
 class Executor {
 public:
     Executor(TransportPort& transport, const ClientOptions& options, Counters& counters, Events& events)

@@ -13,10 +13,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Awaited, continues the task of an operation where the user's code may run: on the operation's executor, otherwise on
-// the client's thread of completions. A thread that waits goes on itself. The result is false if the executor has
-// destroyed what it was given without running it, or if it had not run it yet when the operation was given up; then the
-// task goes on, on the thread of completions.
+// Awaiting a Hop moves the task of an operation to where the user's code may run: the operation's executor, or else the
+// client's completions thread. A task that blocks its thread stays there. The result is false if the executor destroyed the
+// job without running it, or had not run it yet when the operation was given up. Then the task continues on the completions
+// thread.
 class [[nodiscard]] Hop {
 public:
     explicit Hop(const Course& course) : course_(course) {}

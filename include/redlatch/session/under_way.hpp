@@ -58,8 +58,8 @@ public:
         run_on(executors_ ? std::move(executors_->works_on) : AnyExecutor(), std::move(completes_on));
     }
 
-    // A thread waits for the completion, as in a call that blocks. So the thread that decides the outcome calls it, and it must
-    // neither wait nor run foreign code; and the end of the client's operations does not end this one.
+    // For a thread that waits for the completion, as in a call that blocks. The thread that decides the outcome calls the
+    // completion, which must neither wait nor run foreign code. The end of the client's operations does not end this one.
     void complete_at_once() noexcept { at_once_ = true; }
 
     // Begins the work. If it throws, for want of memory or of a thread, or in a forked child, nothing was begun, and

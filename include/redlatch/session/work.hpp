@@ -52,7 +52,7 @@ struct Course {
     std::stop_token stop{};                 // requested when the operation is given up
     WaitBy by = by_thread;                  // how it waits
     OperationHost* host = nullptr;          // the client, which lives as long as the task; null if a thread waits
-    const AnyExecutor* executor = nullptr;  // runs what the user has given the operation to run; null as the host
+    const AnyExecutor* executor = nullptr;  // runs the user's functions; null if none was named, or if a thread waits
 };
 
 // The work of an operation is an object that lives as long as the operation. It is used in this order:

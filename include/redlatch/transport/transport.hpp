@@ -98,11 +98,11 @@ concept Subscribes = requires(T& t, const std::string& channel, Listener& listen
     t.wake();
 };
 
-// route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the
-// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. Its letters tell whom a script can
-// count. "Publish": this transport subscribes at the node that serves the key, and others may listen at other nodes. They
-// are not counted, so all are told of every grant, and get a turn after some. "publish": this one may do so, too, so it is
-// granted nothing.
+// route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the command by
+// which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. Its case tells scripts whom they can count.
+// "Publish": this transport subscribes at the node that serves the key, but others may listen at other nodes, uncounted. So
+// every grant is also published to all, and the others get a turn after some grants. "publish": this transport, too, may
+// subscribe at another node, so it is granted nothing.
 template <class T>
 concept Routes = requires(T& t, std::string_view key) {
     { t.route(key) } -> std::convertible_to<std::uint32_t>;
@@ -117,12 +117,12 @@ concept SurvivesFork = requires(T& t) {
 };
 
 // Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
-// and notifies the listener itself. It returns true when the deadline passes or interrupts() is not `seen`: the listener
-// interrupts it when it is notified of what the thread waits for. It may return true earlier. interrupts() counts the
-// calls of interrupt_watch(), which may come from within the listener; one before watch() counts, too. It
-// returns false at once if it cannot receive, because another thread does so already or there is no connection. After
-// that, run() receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes
-// run() receive again.
+// and notifies the listener itself. watch() returns true when the deadline passes or interrupts() differs from `seen`, and may
+// return true earlier. The listener interrupts it when it is notified of what the thread waits for. interrupts() counts the
+// calls of interrupt_watch(), which may come from within the listener. A call before watch() counts, too. watch() returns
+// false at once if it cannot receive, because another thread does so already or there is no connection. After that, run()
+// receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes run() receive
+// again.
 template <class T>
 concept LetsWatch = requires(T& t, Listener& listener, Instant deadline, std::uint64_t seen) {
     { t.watch(listener, deadline, seen) } -> std::same_as<bool>;

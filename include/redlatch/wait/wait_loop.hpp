@@ -49,9 +49,8 @@ NextStep::Kind next_step(std::unique_lock<std::mutex>& lock, Host& host, Member&
 // Lets a caller wait until it is served: the only loop in which one waits for its turn, be it a thread or a coroutine.
 // Returns false if the request's deadline passes, a stop is requested, or the host says that the waiter leaves.
 //
-// `host` says what this means here, with:
-//   mutex()                     guards the waiters; free while the caller sleeps or asks. The others but the next three
-//                               are called with it
+// `host` defines the wait by these members. All but mutex(), session() and waiter() are called with the mutex held:
+//   mutex()                     guards the waiters; free while the caller sleeps or asks
 //   session()                   in which a thread may receive messages
 //   waiter(request)             makes the waiter, a Member, which may be a reference
 //   counted()                   an object that lives as long as the caller waits

@@ -20,10 +20,9 @@ namespace detail {
 
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
-// `mutex`, that of the state that the room belongs to, guards all members. Each waiter sleeps in its own slot; the
-// representative, if it is a thread, sleeps in the transport where possible (not in a cluster), to receive the message
-// itself. A waiter is
-// woken by
+// `mutex`, that of the state that the room belongs to, guards all members. Each waiter sleeps in its own slot. The
+// representative, if it is a thread, sleeps in the transport where possible (not in a cluster), so that it receives the
+// message itself. These wake a waiter:
 //   the caller that serves it,
 //   any change of state, if it is the representative: a message (received by itself or by the background thread), a
 //     releasing thread, a representative that leaves,
