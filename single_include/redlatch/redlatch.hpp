@@ -342,10 +342,10 @@ public:
         return otherwise;
     }
 
-    // The hold ends `time` after the acquire at the latest, for work that must not go on for ever: the watchdog stops to
-    // renew it in time, lost() is requested before the end, and the event hold_lost tells it. Without an unlock() before,
-    // the hold is lost then. A level of a hold that exists can only bring the end of the whole hold nearer, also after that
-    // level was released.
+    // The hold ends `time` after the acquire at the latest, for work that must not go on for ever. The watchdog stops
+    // renewing it in time, and lost() is requested before the end. If the hold is not unlocked by then, it is lost, and the
+    // event hold_lost reports it. A level of a hold that exists can only bring the end of the whole hold nearer, even after
+    // that level was released.
     //
     // Rounded down to whole milliseconds. Throws Error(errc::invalid_argument) if it is below one millisecond, not a
     // number, or above 49 days. A MultiLock or a RedLock throws Error(errc::unsupported).
@@ -562,11 +562,11 @@ concept Subscribes = requires(T& t, const std::string& channel, Listener& listen
     t.wake();
 };
 
-// route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the
-// command by which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. Its letters tell whom a script can
-// count. "Publish": this transport subscribes at the node that serves the key, and others may listen at other nodes. They
-// are not counted, so all are told of every grant, and get a turn after some. "publish": this one may do so, too, so it is
-// granted nothing.
+// route(key): returns where the key lives; keys of equal route may share a command. publish_command(): returns the command by
+// which scripts reach the subscribers of this transport, PUBLISH or SPUBLISH. Its case tells scripts whom they can count.
+// "Publish": this transport subscribes at the node that serves the key, but others may listen at other nodes, uncounted. So
+// every grant is also published to all, and the others get a turn after some grants. "publish": this transport, too, may
+// subscribe at another node, so it is granted nothing.
 template <class T>
 concept Routes = requires(T& t, std::string_view key) {
     { t.route(key) } -> std::convertible_to<std::uint32_t>;
@@ -581,12 +581,12 @@ concept SurvivesFork = requires(T& t) {
 };
 
 // Optional. watch(listener, deadline, seen): the calling thread, which waits for a message, receives in place of run()
-// and notifies the listener itself. It returns true when the deadline passes or interrupts() is not `seen`: the listener
-// interrupts it when it is notified of what the thread waits for. It may return true earlier. interrupts() counts the
-// calls of interrupt_watch(), which may come from within the listener; one before watch() counts, too. It
-// returns false at once if it cannot receive, because another thread does so already or there is no connection. After
-// that, run() receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes
-// run() receive again.
+// and notifies the listener itself. watch() returns true when the deadline passes or interrupts() differs from `seen`, and may
+// return true earlier. The listener interrupts it when it is notified of what the thread waits for. interrupts() counts the
+// calls of interrupt_watch(), which may come from within the listener. A call before watch() counts, too. watch() returns
+// false at once if it cannot receive, because another thread does so already or there is no connection. After that, run()
+// receives again as soon as that other thread leaves. If that thread leaves while others wait, wake() makes run() receive
+// again.
 template <class T>
 concept LetsWatch = requires(T& t, Listener& listener, Instant deadline, std::uint64_t seen) {
     { t.watch(listener, deadline, seen) } -> std::same_as<bool>;
@@ -801,15 +801,15 @@ struct ClientOptions {
     // How many times in a row a released lock, or permits of a Semaphore, are handed off to a waiter of this process
     // before other processes get a turn.
     unsigned local_handoff_limit = 16;
-    // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them: then that
-    // one has nothing to send, and the others sleep on. Clients with and without it share locks, and so does Redisson.
-    // Not for a connection whose proxy may replace the server unseen, because a grant counts from the server's clock.
+    // Whether the waiters of a lock queue up on the server, and a release grants the lock to the next of them. Then that
+    // waiter sends nothing, and the others sleep on. Clients with and without this option share locks, and so does Redisson.
+    // Turn it off for a connection whose proxy may replace the server unseen, because a grant counts from the server's clock.
     // The reentrant, the non-reentrant, the fenced, the fair and the read-write locks use it, unless require_replicas or
-    // require_fsync is set. A FairLock has its queue anyway. The others need two more keys a lock:
-    // redlatch_lock_queue:{name} and redlatch_lock_places:{name}, a ReadWriteLock redlatch_rwlock_queue:{name} and
-    // redlatch_rwlock_places:{name}. So do the waiters of both semaphores, in redlatch_semaphore_queue:{name} and
-    // redlatch_semaphore_places:{name}: who makes permits available wakes those for whom there are enough. Permits with
-    // leases are granted, too.
+    // require_fsync is set. A FairLock has its queue anyway. The others need two more keys per lock:
+    // redlatch_lock_queue:{name} and redlatch_lock_places:{name}; a ReadWriteLock redlatch_rwlock_queue:{name} and
+    // redlatch_rwlock_places:{name}. The waiters of both semaphores queue up in redlatch_semaphore_queue:{name} and
+    // redlatch_semaphore_places:{name}: whoever makes permits available wakes the waiters for which there are enough. Permits
+    // with leases are granted, too.
     bool grants = true;
     // How long a waiter of a FairLock keeps its place in the queue after it was last heard of. A waiter that dies at the
     // head blocks the others that long. The client renews the places of its waiters every third of this time. A longer
@@ -1612,7 +1612,7 @@ struct Course {
     std::stop_token stop{};                 // requested when the operation is given up
     WaitBy by = by_thread;                  // how it waits
     OperationHost* host = nullptr;          // the client, which lives as long as the task; null if a thread waits
-    const AnyExecutor* executor = nullptr;  // runs what the user has given the operation to run; null as the host
+    const AnyExecutor* executor = nullptr;  // runs the user's functions; null if none was named, or if a thread waits
 };
 
 // The work of an operation is an object that lives as long as the operation. It is used in this order:
@@ -1704,8 +1704,8 @@ public:
         run_on(executors_ ? std::move(executors_->works_on) : AnyExecutor(), std::move(completes_on));
     }
 
-    // A thread waits for the completion, as in a call that blocks. So the thread that decides the outcome calls it, and it must
-    // neither wait nor run foreign code; and the end of the client's operations does not end this one.
+    // For a thread that waits for the completion, as in a call that blocks. The thread that decides the outcome calls the
+    // completion, which must neither wait nor run foreign code. The end of the client's operations does not end this one.
     void complete_at_once() noexcept { at_once_ = true; }
 
     // Begins the work. If it throws, for want of memory or of a thread, or in a forked child, nothing was begun, and
@@ -4405,11 +4405,11 @@ inline Reply short_of_memory(WaitBy by = by_thread) {
 // thread then calls attend(), and stop_attending() unless everything is answered.
 enum class Receiver { background, poster };
 
-// Sends the commands of a session. call() waits for the reply, post() does not. Counts commands and resends. Any thread
-// may call anything.
+// Sends and counts the commands of a session; Retry counts the resends. call() waits for the reply, post() does not. Any
+// thread may call anything.
 //
-// The transport is destroyed before the executor, because the completions of posted commands refer to the executor.
-// After end() it neither wakes the transport nor subscribes, because that is asked of it even later.
+// The transport is destroyed before the executor, because the completions of posted commands refer to the executor. After
+// end(), wake() and subscribe() do nothing, because destructors call them even later.
 class Executor {
 public:
     Executor(TransportPort& transport, const ClientOptions& options, Counters& counters, Events& events)
@@ -6977,7 +6977,7 @@ private:
 
 // redlatch/base/convert.hpp
 
-// What differs from system to system, without the warnings that one of them has.
+// Hides differences between systems that would cause a compiler warning on some of them.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -9127,7 +9127,7 @@ public:
     bool is_open() const noexcept { return state_.load(std::memory_order_acquire) == State::open; }
     bool is_opening() const noexcept { return state_ == State::opening; }
 
-    // Returns true if an attempt may begin, or if it must wait for the end of a pause.
+    // may_begin(): an attempt may begin now. has_pause(): the next attempt must wait for the end of a pause.
     bool may_begin(Instant now) const noexcept { return state_ == State::closed && policy_.may_begin(now); }
     bool has_pause(Instant now) const noexcept { return state_ == State::closed && !policy_.may_begin(now); }
 
@@ -9463,8 +9463,8 @@ public:
         std::unique_lock lock(mutex_);
         if (pipeline_.in_flight() == 0 || is_reading() || !is_connected()) return;
         read(lock, {});
-        // The poster comes again. Others, and a driver that found this thread reading, need the driver, who has been called
-        // if there is no connection.
+        // This poster comes again. Other posters, and a driver that found this thread reading, need the driver. Without a
+        // connection the driver has been called already.
         if (is_connected() && pipeline_.in_flight() > 0 && !call_reader() && std::exchange(reader_left_work_, false))
             call_driver(lock);
     }
@@ -9582,9 +9582,10 @@ private:
     }
 
     void send_posted(std::unique_lock<std::mutex>& lock, bool attended) {
-        // The driver calls duty() before it sleeps: it writes what many coroutines post in one go.
+        // An awake driver calls duty() before it sleeps, which writes in one go what many coroutines have posted.
         if (driver_ == Driver::awake && !attended && is_connected() && !pipeline_.has_many_waiting()) return;
-        if (is_connected() && !pipeline_.is_full()) flush(lock);  // of a full one, those write that wait for room
+        if (is_connected() && !pipeline_.is_full())
+            flush(lock);  // if it is full, the thread that waits for room writes
         // The reading thread, if there is one, handles the reply. Otherwise the driver does.
         if (is_reading() && !attended) reader_left_work_ = true;
         if ((!is_reading() && !attended && driver_ == Driver::away) || !is_connected() || needs_writer())
@@ -10176,15 +10177,15 @@ namespace detail {
 // Carries all subscriptions over one connection. It is opened when the first channel is wanted. When it is lost, it is
 // reopened with back-off and subscribed to everything again.
 //
-// A connection may fall silent, or far behind, although nobody closes it, and its process would miss all messages, or be late
-// with them. So it asks for one of its channels again when it has got no reply for `ping_interval`, whatever else arrives.
-// A connection on which a reply is outstanding for `timeout` is lost; for twice as long, if there is something to read and a
-// thread watches.
+// A connection may fall silent, or far behind, without being closed. Its process would then miss messages, or get them late.
+// So this class subscribes to one of its channels again if no reply has come for `ping_interval`, whatever else has arrived.
+// The connection counts as lost once a reply is outstanding for `timeout`, or for twice as long if there is something to read
+// and a thread watches.
 //
-// Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and
-// opening_from_. serving_ guards the connection and is held while the listener is notified; mutex_ may be
-// taken under it. While opening_ is set, the connection belongs to the thread that makes it, which wakes the serving
-// thread.
+// Any thread may subscribe, and wakes the serving thread afterwards. mutex_ guards next_attempt_, opening_ and opening_from_.
+// serving_ guards the connection and is held while the listener is notified; mutex_ may be taken under it. While opening_ is
+// set, the connection belongs to the thread that makes it, which wakes the serving thread.
+//
 // The serving thread sends. It also receives, unless a thread that waits for a message watches the connection itself,
 // which saves passing the message from thread to thread. Such a thread receives for all until it is interrupted.
 class PubSubConnection {
@@ -11215,11 +11216,10 @@ namespace detail {
 // queried at the start, and again when a node redirects us, cannot be reached or does not answer. There is one query at
 // a time, with growing pauses. The thread that needs the reply sends it, or the one inside run().
 //
-// There is one mutex for all parts. It guards the members here, the fields of the nodes, and what ClusterRouter and
-// ClusterChannels name. A function with a parameter of type Lock is called with the mutex held; the others take it.
-// While it is held, no connection is used and no listener is notified. The exception: channels are passed to the
-// PubSubConnections.
-// changed_ wakes threads in wait(): learn() when there is a reply to a query, and goes_up() when a node is up again.
+// All parts share one mutex. It guards the members here, the fields of the nodes, and the members of ClusterRouter and
+// ClusterChannels. A function with a parameter of type Lock is called with the mutex held; the others take it. While it is
+// held, no connection is used and no listener is notified. The exception: channels are passed to the PubSubConnections.
+// changed_ wakes threads in wait(): learn() notifies it when a query has a reply, goes_up() when a node is up again.
 class ClusterTopology {
 public:
     using Lock = std::unique_lock<std::mutex>;
@@ -13333,7 +13333,7 @@ inline std::size_t given_back(const ReleaseRound::Outcome& outcome) {
                     "go on trying");
 }
 
-// The client for the operation that ends the others.
+// The host of async_close()'s own operation, which must not end with the others: operations_end() is never requested.
 class ClosingHost final : public OperationHost {
 public:
     explicit ClosingHost(std::shared_ptr<SessionHandle> session) : session_(std::move(session)) {}
@@ -13486,8 +13486,8 @@ inline std::string hex_of(std::string_view bytes) {
 
 }  // namespace detail
 
-// Identifies one permit that is held: 16 bytes, most of them random. Any process in any language can release the permit with it. As
-// text it has 32 hex digits, the same that Redisson shows.
+// Identifies one permit that is held: 16 bytes, most of them random. Any process in any language can release the permit
+// with it. As text it has 32 hex digits, the same that Redisson shows.
 class PermitId {
 public:
     // Returns an id of 14 random bytes and "rl", by which scripts tell our permits from those of other libraries: see
@@ -14420,8 +14420,8 @@ return answer
 // redlatch/scripts/semaphore_queue.hpp
 
 // The queue of the processes that wait for permits of a semaphore. Whoever makes permits available, or leaves some, tells the
-// first of the queue for whom there are enough, and they ask; the others sleep on. So P processes that wait do not send P commands
-// for one permit. Nothing is reserved: who asks first gets the permits, be it in the queue or not.
+// first processes in the queue for which there are enough to ask, and the others sleep on. So P waiting processes do not send
+// P commands for one permit. Only grants (see below) reserve permits. Otherwise whoever asks first gets them, queued or not.
 //
 // A process has one place, for all its waiters. Keys beside the semaphore:
 //   queue    a list of client ids, the next one first
@@ -14430,27 +14430,27 @@ return answer
 //              want     the fewest permits for which its last question would have been granted something
 //              ends     the time until which the place counts
 //              asks     the time at which it asks; 0 if it sleeps until it is told
-//              lease    that of the first caller in ms, and ids: the ids for its permits, if they have leases and may be granted
-//            "turn": "granted until told", of permits with leases: how many were granted in a row, until when none are, and
-//              when the first of the queue was told last, in place of a grant
+//              lease    of the first caller in ms, and ids: the ids for its permits, if they have leases and may be granted
+//            "turn": "granted until told", for permits with leases: how many were granted in a row, until when none may be, and
+//              when the first process in the queue was last told to ask, in place of a grant
 // All times are in milliseconds of the server's clock.
 //
-// Each client listens to a channel of its own, that of the semaphore with its id. The message there, "look <ms> <number>",
-// asks it to ask after that time. Before that it listens to the common channel: clients that know nothing of the queue send
-// the number of permits there, and then everybody asks. The others write a 0 before the number, to whose message only
-// those react who have no place; and they send it only if there may be some.
+// Each client listens to a channel of its own: that of the semaphore, followed by the client's id. The message there, "look
+// <ms> <number>", tells it to ask after that time. It listens to the common channel before its own. Clients that know nothing
+// of the queue publish the number of permits there, and then everybody asks. The other clients write a 0 before the number,
+// and only clients without a place react to that. So they publish it only if there may be such clients.
 //
-// Who has been told may be frozen. So the next two for whom there would be enough are told to ask `stand_in` ms later, and
-// twice as much. A client that was told, and has not asked by then, loses its place when permits become available next.
-// Three in a row that are frozen leave the others to their slow poll.
+// A client that was told to ask may be frozen. So the next two for which there would be enough are told to ask `stand_in` ms
+// later, and twice as much. A client that was told, and has not asked by then, loses its place when permits become available
+// next. If three in a row are frozen, the others rely on their slow poll.
 //
 // Permits with leases are granted: the script takes them for the first caller of the place, for 2 s at most, and the message is
 // "grant <number> <time> <lease> <ids>". The place is over then. The client renews the leases as long as the caller holds
 // the permits. One that is gone, or has not heard the message, loses them with the lease of the grant.
 //
-// Clients that do not queue (of Redisson, of older versions) would never get a permit that is granted at once. So nothing is
-// granted after `most_grants` grants in a row: the next one is told, and all have the same chance. While somebody listens who is
-// not in the queue, the same happens once in `longest_run` ms. Nor is anything granted for `others_active` ms after a caller that was refused has seen a permit of theirs: ids of permits of ours end with "rl".
+// Clients that do not queue (Redisson, older versions) would never get a permit that is granted at once. So after `most_grants`
+// grants in a row, and once in `longest_run` ms while a client outside the queue listens, the next must ask like all others.
+// Nothing is granted for `others_active` ms after a refused caller saw a foreign permit: one whose id does not end with "rl".
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -15501,7 +15501,7 @@ public:
     // Returns the channel on which this client is told to ask.
     std::string place_channel() const { return channel_ + ":" + client_; }
 
-    // Returns true if the message to all is for those alone who have no place: it is that of a client that told the queue.
+    // Returns true if this message to all is only for clients without a place, because its sender has told the queue itself.
     static bool is_for_others(std::string_view payload) { return payload.size() > 1 && payload.front() == '0'; }
 
     // Returns true if the user has no right to the keys of the queue, which a call with so many keys has. From then on this
@@ -15719,10 +15719,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The part of a synchronizer whose callers leave something on the server that ends with a lease unless this process renews
-// it: an arrival at a barrier, a waiter of a condition variable. It keeps these leases under the watchdog, and drops from
-// its record what the server no longer has. `Protocol` has renew(ids, lease, until), whose reply has 1 for each id that was
-// renewed and 0 for the others.
+// The part of a synchronizer whose callers register on the server: an arrival at a barrier, a waiter of a condition variable.
+// A registration ends with its lease unless this process renews it. This part keeps the leases under the watchdog, and drops
+// from its record what the server no longer has. `Protocol` has renew(ids, lease, until), whose reply has 1 for each id that
+// was renewed and 0 for the others.
 template <class Protocol>
 class Registrations {
 public:
@@ -16211,14 +16211,14 @@ class PlaceGrants {
 public:
     using Offer = decltype(Grant::ids);
 
-    // A question begins. After a grant that was of no use the next question is not for one: otherwise permits might go round
-    // between processes that cannot use them.
+    // A question begins. After a useless grant, the next question accepts no grant: otherwise permits might circulate between
+    // processes that cannot use them.
     void begin() noexcept { is_offering_ = !std::exchange(was_useless_, false); }
     bool is_offering() const noexcept { return is_offering_; }
     void was_useless() noexcept { was_useless_ = true; }
 
-    // The answer: the first of these callers that was not served may be granted what it wants, if it has a place. Those that
-    // were served have asked again for what they had been granted, when that was over.
+    // Applies the answer: the first caller that was not served may be granted what it wants, if the process has a place. A
+    // served caller may have a grant of the same ids on record that had ended before it asked again: drops that grant.
     template <class Wants>
     void offer(bool has_place, const Wants& wants) {
         offered_.clear();
@@ -16460,9 +16460,9 @@ public:
         grants_.offer(is_queued_, wants);
     }
 
-    // A question under that number got no answer. It may still arrive, and take a place when the process has left, until the
-    // background has delivered its take-back: the mark of that stops later copies. So the process leaves once more when that
-    // has been done, unless the outage is a long one: then the place ends by itself.
+    // A question under that number got no answer. A late copy may take a place even after the process has left, until the
+    // background has delivered the take-back of the question, whose mark stops later copies. So the process leaves once more
+    // after that delivery. If the outage lasts longer, the place ends by itself.
     void unanswered(std::uint64_t number) noexcept {
         if (number == 0) return;
         late_ = number;
@@ -16471,8 +16471,8 @@ public:
 
     // --- grants ---------------------------------------------------------------------------------------------------
 
-    // Returns a grant that somebody wants. Returns the others, too, once no question is under way that one may be for: they are
-    // to be given back. Returns nothing if there is none.
+    // Returns a grant that a caller wants, or nothing if there is none. While no question is under way that a grant may be
+    // for, also returns grants that no caller wants: they have to be given back.
     template <class IsWanted>
     auto take_grant(IsWanted is_wanted) noexcept {
         auto grant = grants_.take([&](const auto& one) { return !is_asking_ || is_wanted(one); });
@@ -16855,8 +16855,8 @@ public:
     }
 
 private:
-    // Gives back what nobody wants, and asks. What is nearly over, or cannot be given back for want of memory, ends by itself.
-    // After its end a question that was sent again may have taken permits under the same ids.
+    // Gives back a grant that no caller wants, and makes the representative ask. A grant ends by itself if it is nearly over,
+    // because a resent question may take permits under the same ids after its end, or if memory is too short to give it back.
     template <class Grant>
     void refuse(std::unique_lock<std::mutex>& lock, const Grant& grant) noexcept try {
         if (leases_.holds(grant)) return;  // the message came twice
@@ -17389,9 +17389,8 @@ NextStep::Kind next_step(std::unique_lock<std::mutex>& lock, Host& host, Member&
 // Lets a caller wait until it is served: the only loop in which one waits for its turn, be it a thread or a coroutine.
 // Returns false if the request's deadline passes, a stop is requested, or the host says that the waiter leaves.
 //
-// `host` says what this means here, with:
-//   mutex()                     guards the waiters; free while the caller sleeps or asks. The others but the next three
-//                               are called with it
+// `host` defines the wait by these members. All but mutex(), session() and waiter() are called with the mutex held:
+//   mutex()                     guards the waiters; free while the caller sleeps or asks
 //   session()                   in which a thread may receive messages
 //   waiter(request)             makes the waiter, a Member, which may be a reference
 //   counted()                   an object that lives as long as the caller waits
@@ -17458,10 +17457,9 @@ namespace detail {
 
 // Where the callers of this process wait for one name: their queue, and the channel whose messages wake them.
 //
-// `mutex`, that of the state that the room belongs to, guards all members. Each waiter sleeps in its own slot; the
-// representative, if it is a thread, sleeps in the transport where possible (not in a cluster), to receive the message
-// itself. A waiter is
-// woken by
+// `mutex`, that of the state that the room belongs to, guards all members. Each waiter sleeps in its own slot. The
+// representative, if it is a thread, sleeps in the transport where possible (not in a cluster), so that it receives the
+// message itself. These wake a waiter:
 //   the caller that serves it,
 //   any change of state, if it is the representative: a message (received by itself or by the background thread), a
 //     releasing thread, a representative that leaves,
@@ -17752,9 +17750,9 @@ public:
         return reply.integer == 1;
     }
 
-    // Hands what a caller releases to the first one that waits here, if that one wants just as much: for the server, and
-    // for other processes, it is as if this one had taken it at the same moment. So it costs no command. After
-    // local_handoff_limit times in a row it is the turn of the others. Returns false if the server has to be told.
+    // Hands a released amount to the first waiter of this process, if that waiter wants exactly as much. To the server and to
+    // other processes this looks as if the waiter had taken it at once, so it costs no command. After local_handoff_limit
+    // hand-offs in a row other processes get a turn. Returns false if the release has to go to the server.
     bool hand_over(std::int64_t amount, const Settings& settings) requires HandsOver<Protocol> {
         const std::lock_guard lock(core_.mutex);
         Member* const successor = room_.queue.front();
@@ -18266,7 +18264,7 @@ class HoldKeeper {
 public:
     virtual ~HoldKeeper() = default;
 
-    // Returns false in a child that was forked since. Then nothing may be called besides but name_as_given().
+    // Returns false in a child that was forked since. Then only name_as_given() may be called.
     virtual bool is_of_this_process() const noexcept = 0;
 
     // Returns the name of the lock as given, without the client's key_prefix.
@@ -18766,10 +18764,10 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Awaited, continues the task of an operation where the user's code may run: on the operation's executor, otherwise on
-// the client's thread of completions. A thread that waits goes on itself. The result is false if the executor has
-// destroyed what it was given without running it, or if it had not run it yet when the operation was given up; then the
-// task goes on, on the thread of completions.
+// Awaiting a Hop moves the task of an operation to where the user's code may run: the operation's executor, or else the
+// client's completions thread. A task that blocks its thread stays there. The result is false if the executor destroyed the
+// job without running it, or had not run it yet when the operation was given up. Then the task continues on the completions
+// thread.
 class [[nodiscard]] Hop {
 public:
     explicit Hop(const Course& course) : course_(course) {}
@@ -19021,13 +19019,13 @@ namespace detail {
 // that cannot be reached it waits at most unreachable_timeout (of ObjectOptions or ClientOptions), then fails with
 // errc::unreachable. A call that fails, times out or is stopped leaves no hold behind.
 //
-// A hold belongs to the calling thread. Every member that acquires, releases or queries a hold also takes an Owner: then
-// the hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest; other Owners,
-// threads and Holds are shut out, also in the same thread. The levels of one Owner are alike: unlock() ends the latest,
-// whichever thread acquired it. So if a hold was lost and acquired anew, an unlock() that was meant for the old one ends
-// a level of the new one. A Hold, with an Owner or without, and its again() cannot be mistaken so; those of a MultiLock or
-// RedLock for an Owner can. A try_lock() may return false while another thread of its Owner acquires the lock at the same
-// time. The hold outlives all threads; a forked child does not have it.
+// A hold belongs to the calling thread. Every member that acquires, releases or queries a hold also takes an Owner: then the
+// hold belongs to that logical owner, and any thread may act for it, several at once. Its levels nest. It excludes other
+// Owners, threads and Holds, also in the same thread. The levels of one Owner are alike: unlock() ends the latest, whichever
+// thread acquired it. So if a hold was lost and acquired anew, an unlock() meant for the old hold ends a level of the new one.
+// A Hold, with an Owner or without, and its again() never act on the new hold by mistake; those of a MultiLock or RedLock for
+// an Owner may. A try_lock() may return false while another thread of its Owner acquires the lock at the same time. The hold
+// outlives all threads; a forked child does not have it.
 class LockApi {
 public:
     LockApi(const LockApi&) = delete;
@@ -19482,8 +19480,8 @@ private:
 // is not lost. A registration has a lease, which the client's watchdog renews while the call waits. If a waiter that was
 // notified dies, or gives up, the next one gets its notification. Waiters are notified in the order of their registration. A
 // call may return without a notification: when the server has lost its data, the process was paused for longer than the
-// lease, or the hold of the lock had been lost. So use a predicate. A lockable object of your own tells that by
-// unlock(std::error_code&), if it has that.
+// lease, or the hold of the lock had been lost. So use a predicate. A lockable object of your own reports a lost hold through
+// unlock(std::error_code&), if it has that member.
 //
 // The client sends nothing while it waits, except renewals, and one query every 5 to 10 seconds for all waiters of a
 // process, in case a message was lost. Waiting takes three round trips besides those of the lock.
@@ -20052,8 +20050,8 @@ inline namespace REDLATCH_ABI {
 class CountDownLatch {
 public:
     // Makes an object for the latch of this name. Throws Error(errc::invalid_argument) if the name is empty, is longer
-    // than 1,024 bytes, or has braces other than one non-empty {tag}. On a cluster the name must have no {tag} either, because the latch's channel would lie in
-    // another slot. Options that cannot work are refused: see ObjectOptions. Sends nothing.
+    // than 1,024 bytes, or has braces other than one non-empty {tag}. On a cluster the name must have no {tag} either,
+    // because its channel would lie in another slot. Throws for options that cannot work: see ObjectOptions. Sends nothing.
     CountDownLatch(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the name as given, without the client's key_prefix.
@@ -20164,8 +20162,8 @@ public:
         return detail::answer([&] { return expire(after); }, false, ec);
     }
 
-    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key belongs
-    // to something else.
+    // Returns the state on the server: see LatchInspection. One round trip. Changes nothing. Throws wrong_type if the key
+    // belongs to something else.
     LatchInspection inspect() const;
     LatchInspection inspect(std::error_code& ec) const;
 
@@ -22241,8 +22239,8 @@ struct Leaving {
     std::int64_t unsettled;  // of the hold
     Settings settings{};     // likewise
     Instant stays_until = Instant::min();  // likewise
-    std::uint64_t successor =
-        0;  // the number under which the lock stays taken after this last level; 0: it becomes free
+    // The number under which the lock stays taken after this last level; 0: it becomes free.
+    std::uint64_t successor = 0;
 };
 
 // Returns how long a lock stays taken from now on.
@@ -22297,6 +22295,13 @@ public:
         core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from, {},
                          leaving.stays_until);
         core_.schedule();
+    }
+
+    // The server no longer has this hold. Whoever has ended it may have woken nobody who queues: the script that gives it back
+    // does.
+    template <class Hold>
+    void wake_queue(const Hold& hold) {
+        if (core_.protocol.queues()) give_back_later(hold, Clock::now());
     }
 
     // Ends the number under which the lock stays taken, when its time is over, if the lease alone may not do that. Without
@@ -22503,19 +22508,15 @@ public:
                         hold->renewed(sent, renewal.lease);
                     if (!renewal.asks) hold->set_notice(core_.session.losses().notice(), renewal.lease);
                     break;
-                case Renewed::refused:
-                    // Whoever has ended it may have woken nobody who queues.
-                    if (core_.protocol.queues()) deliveries_.give_back_later(*hold, Clock::now());
-                    lose(*hold, "the server no longer has this hold");
-                    break;
+                case Renewed::refused: lose_at_server(*hold); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
             core_.holds.erase_lost();
             core_.schedule();
         } else if (const auto lost = take_lost_in_renewal(renewal.hold); lost && outcome != Renewed::refused) {
-            // The hold is lost here, but this renewal still prolonged it on the server, or may have. Release it, so that
-            // it does not block others for another lease. Its owner was notified a little early and was promised that time, so wait
-            // for it.
+            // The hold is lost here, but this renewal has, or may have, prolonged it on the server. Release it, so that it does
+            // not block others for another lease. Wait until `from` first: the owner was notified a little early, and was
+            // promised that time.
             const Instant from = Clock::now() + Lateness::longest_notice;
             const Milliseconds lease = std::max(renewal.lease, core_.session.options().watchdog_timeout);
             core_.outbox.add({renewal.hold}, 0, from + lease, from, {}, lost->stays_until);
@@ -22579,6 +22580,12 @@ public:
     }
 
     // Ends the hold of one owner, and removes it.
+    // The server has answered that it no longer has this hold. The caller erases it.
+    void lose_at_server(HoldRecord& hold) {
+        deliveries_.wake_queue(hold);
+        lose(hold, "the server no longer has this hold");
+    }
+
     void lose_now(HoldRecord& hold, const char* why) {
         lose(hold, why);
         core_.holds.erase_lost();
@@ -22752,7 +22759,8 @@ public:
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
-            leases_.lose_now(*hold, "the server no longer has this hold");
+            leases_.lose_at_server(*hold);
+            core_.holds.erase_lost();
             return false;
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.
@@ -23186,7 +23194,8 @@ private:
         const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
-            leases_.lose_now(*hold, "the server no longer has this hold");
+            leases_.lose_at_server(*hold);
+            core_.holds.erase_lost();
             return errc::hold_lost;
         }
         if (leaving.lease > Milliseconds(0)) hold->prolong(sent.as_of_now(), leaving.lease);
@@ -23242,6 +23251,7 @@ private:
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             // The server's clock may have jumped.
             core_.session.server_clock().doubt();
+            deliveries_.wake_queue(leaving);
             core_.report_loss("the server no longer had this hold at its release");
             return errc::hold_lost;
         }
@@ -23677,6 +23687,7 @@ private:
         // hand-over, or there was no memory to record it.
         const Instant now = Clock::now();
         const Instant over = now + sent.claim.lease;
+        if (answered && !handed) parts_.deliveries.wake_queue(sent.leaving);
         if (handed) core_.outbox.add({sent.claim.hold}, unsettled_of_successor(sent), over, now);
         if (!answered)
             core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,
@@ -23777,8 +23788,8 @@ inline std::optional<Instant> granted_since(LockParts& parts, const Grant& grant
     const std::optional<Instant> granted =
         core.session.server_clock().instant_of(core.session.transport().route(core.key()), grant.at, now);
     if (!granted) {
-        // This time the waiter asks. The next grant is to count: the clock may have jumped, and in a cluster no other
-        // reading vouches for this slot's node.
+        // This time the waiter asks. A new reading of the clock lets the next grant count: the clock may have jumped, and in
+        // a cluster only a reading from this slot's node vouches for it.
         core.reads_clock = true;
         core.session.timers().schedule(core.task, now);
         return std::nullopt;
@@ -23824,9 +23835,9 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The place of this process in the queue of a lock on the server, and what the server tells it there: see
-// scripts/lock_queue.hpp. Only the representative of the local waiters uses it. It stays when another waiter becomes the
-// representative, so the process keeps its position.
+// The place of this process in the queue of a lock on the server, and the messages to it: see scripts/lock_queue.hpp. One
+// caller at a time uses it: the representative of the local waiters, or a caller's first try while there are none. The place
+// stays when another waiter becomes the representative, so the process keeps its position.
 //
 // The mutex of the lock guards all members.
 class QueuePlace {
@@ -23914,8 +23925,8 @@ public:
     Subscription& subscription() noexcept { return subscription_; }
     const Subscription& subscription() const noexcept { return subscription_; }
 
-    // The user may not listen to this channel. From now on the waiters of this process do without a place. Nobody is
-    // granted anything who does not listen, so leaving is not urgent.
+    // The user has no right to listen to this channel. From now on the waiters of this process do without a place. A process
+    // that does not listen is granted nothing, so leaving the queue is not urgent.
     void refused() {
         subscription_.refused();
         refused_ = true;
@@ -23930,7 +23941,7 @@ public:
     // Returns when the representative has to ask, according to a message since the last question.
     Instant told_at() const noexcept { return told_at_; }
 
-    // The representative asks in another way than at the place. That serves what the place was told by now.
+    // Called when the representative asks without the place. That also serves a message that told the place to ask by now.
     void asks_elsewhere() noexcept {
         if (told_at_ <= Clock::now()) told_at_ = never;
     }
@@ -24097,7 +24108,7 @@ public:
     WatchedKey& operator=(const WatchedKey&) = delete;
     ~WatchedKey() { end(); }
 
-    // A waiter that polls begins to wait; none is left.
+    // begin(): a waiter that polls begins to wait. end(): no such waiter is left.
     void begin() {
         if (begun_ || !core_.session.tracked_keys().are_possible()) return;
         core_.session.tracked_keys().add(core_.key(), core_.task);
@@ -24159,7 +24170,7 @@ private:
 
     static bool is_free(const Reply& reply) { return reply.is_integer() && reply.integer == -2; }
 
-    // Returns false if that tells nothing. News that came before the reply may be later than what the reply tells.
+    // Returns false if the reply is of no use: it is no number, or a change that was reported before it came may be newer.
     bool answered(std::uint64_t round, const Reply& reply) {
         if (round != round_) return false;
         state_ = State::polling;
@@ -24193,9 +24204,9 @@ namespace detail {
 // a channel, or watches the key where releases send no message. The other waiters queue up behind it and send nothing. A
 // released hold is handed to a local waiter if there is one.
 //
-// Where the lock has a queue on the server, the representative waits at the place of this process there, and listens to
-// the channel of that alone. It listens to the channel of all who wait for the lock only as long as a holder is of the
-// clients that grant nothing, or if it may have no place.
+// Where the lock has a queue on the server, the representative waits at the place of this process there, and listens only to
+// the channel of that place. It listens to the common channel of all waiters only while the holder is a client whose releases
+// grant nothing, or while it may have no place itself.
 //
 // The mutex of the lock guards all members. Besides the events of the waiting room, the thread that hands its hold over
 // wakes its successor.
@@ -24418,8 +24429,8 @@ private:
     // Returns true if this waiter needs no messages but those to the place.
     bool is_queued(const LockWaiter& me) const { return has_place(me) && queued_ && granted_by_holder_; }
 
-    // The first waiter that listens decides to which messages: those that it needs. Behind one that polls it has not asked
-    // yet, so it has no place.
+    // Only the first waiter that listens chooses the channels: those that it needs. If it stands behind a waiter that polls,
+    // it has not asked yet, so it has no place.
     void listen(const LockWaiter& me) {
         if (room_.queue.first_that([](const LockWaiter& w) { return w.listens; }) != &me) return;
         if (has_place(me) && queued_ && place_.subscription().listen()) room_.queue.notify();
@@ -24429,8 +24440,8 @@ private:
             room_.listen();
     }
 
-    // Returns true if the representative has no place and may have one, or if nothing would wake it: the one before it
-    // waited in another way. If a thread of this process holds the lock, its release does.
+    // Returns true if the representative must ask because it may have a place but has none, or because nothing would wake it:
+    // its predecessor waited in another way. While a thread of this process holds the lock, its release wakes this waiter.
     bool is_deaf(const LockWaiter& me) const {
         if (!me.listens || is_busy()) return false;
         if (has_place(me) && (!place_.is_taken() || (queued_ && !place_.subscription().is_wanted()))) return true;
@@ -24479,8 +24490,8 @@ private:
         }
     }
 
-    // Returns false if the answer is of no use to the others: who waits at the place of this process relies on what it was
-    // answered there, and on what it is told.
+    // Returns false if only the caller that asked can use the answer. A waiter at the place of this process relies on the
+    // answers and the messages to that place.
     bool is_for_all(const LockWaiter& me, const std::optional<AcquireAnswer>& answer) const {
         return (answer && answer->kind == AcquireAnswer::Kind::held) || !place_.is_taken() || place_.is_of(me.hold);
     }
@@ -25126,14 +25137,14 @@ public:
 // that is gone, or is past the time until which it is wanted.
 //
 // The queue is Redisson's: a list of the waiting owners, the next one first, and a sorted set with the time until which
-// each of them counts as alive, in milliseconds of the server's clock. Beside it we keep a sorted set of our own, the
-// slots. Each of our waiters refreshes its slot before that ends (FairProtocol::slot()), so a dead one blocks the others only briefly. For a
-// waiter without a slot, one of Redisson's, the time in the shared set counts, which we never change.
+// each of them counts as alive, in milliseconds of the server's clock. The slots are a sorted set of our own beside it.
+// Each of our waiters refreshes its slot before the slot ends (FairProtocol::slot()), so a dead waiter blocks the others only
+// briefly. A waiter of Redisson's has no slot: for it the time in the shared set counts, which we never change.
 //
-// A release can grant the free lock to the first waiter: it writes the hold of that waiter and tells it so, and the waiter
-// has nothing to send. That is for waiters under the watchdog that listen, which is marked in their slots: these end half
-// a millisecond later. A grant lasts for `offer` ms, until the waiter's first renewal. Without one the first waiter is
-// woken, and asks.
+// A release can grant the free lock to the first waiter: it writes that waiter's hold and sends it a message, so the waiter
+// sends nothing. Only a waiter that is under the watchdog and listens can be granted the lock. Its slot marks that by ending
+// half a millisecond later. A grant lasts for `offer` ms, until the waiter's first renewal. If a release grants nothing, it
+// wakes the first waiter, which asks.
 //
 // When a waiter of Redisson's takes the lock, it lowers the times of all others by its own patience. So our time in the
 // shared set is that of the slot, plus one such patience for each waiter of Redisson's before us.
@@ -25296,7 +25307,8 @@ if free then return rest end
 return left + rest
 )lua";
 
-inline constexpr ScriptText fair_release = R"lua(
+// Follows fair_queue.
+inline constexpr ScriptText fair_hand_on = R"lua(
 -- Writes the hold of a waiter that listens, and tells it. Returns nil if that is not possible; otherwise the answer.
 local function grant(waiter, alive_until)
     local patient_until = redis.call('zscore', timeouts, waiter)
@@ -25335,10 +25347,13 @@ local function hand_on(head)
     end
     return wake(head)
 end
+)lua";
 
+// Follows fair_hand_on.
+inline constexpr ScriptText fair_release = R"lua(
 if not current then
     -- A hold that expired has woken no waiter.
-    if redis.call('exists', lock) == 0 then wake(first_alive()) end
+    if redis.call('exists', lock) == 0 then hand_on(first_alive()) end
     return nil
 end
 if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
@@ -25379,7 +25394,7 @@ for i = 3, #ARGV do
     if refusal then return refusal end
     free = free or changes[1][1] == 'del'
 end
-if free then wake(first_alive()) else tell_next() end
+if free then hand_on(first_alive()) else tell_next() end
 return now
 )lua";
 
@@ -25387,7 +25402,7 @@ inline constexpr ScriptText fair_refresh = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, wanted
 -- until, then up to 100 waiters.
 -- Answer: for each of them 1 = still waiting, 0 = it has no place any more.
--- Also removes dead waiters from the head of the queue, and wakes the first waiter if the lock is free.
+-- Also removes dead waiters from the head of the queue, and hands on the lock if it is free.
 local slot, wanted_until = ARGV[3], ARGV[4]
 if now > tonumber(wanted_until) then return late(now) end
 local free, foreign_there = redis.call('exists', lock) == 0, foreign_waiters(0) > 0
@@ -25425,7 +25440,7 @@ for i = 5, #ARGV do
     end
 end
 local head = first_alive()
-if head and free then wake(head) end
+if head and free then hand_on(head) end
 return waits
 )lua";
 
@@ -25440,10 +25455,10 @@ inline constexpr ScriptText fair_acquire =
            parts::fair_queue, parts::no_lease, parts::more_levels, parts::fair_acquire>;
 inline constexpr ScriptText fair_release =
     joined<parts::wanted_until, parts::fair_keys, parts::fair_release_free, parts::all_or_none, parts::fair_queue,
-           parts::fewer_levels, parts::fair_release>;
+           parts::fair_hand_on, parts::fewer_levels, parts::fair_release>;
 inline constexpr ScriptText fair_stay = parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
-inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_leave>;
-inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
+inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_hand_on, parts::fair_leave>;
+inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_hand_on, parts::fair_refresh>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -25453,13 +25468,13 @@ inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
     "ac7f5956841d4ca51a30df085aff5e8d38d94d44"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "a95b313558d999eeccdb502d46bb9bf0786d2a5c"};
+    "b813d7a9086aeaf795e12403b85893476a66dffc"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "02ca1ffaa2e0c29be6b39dfa2423202e2b1b91ff"};
+    "f983ef5aab53fd3602ddfcb643144da4b520a054"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "64da9da1c483644dd35ade33fb34f53eadaf0d24"};
+    "3ffe712bb6822b08d61adde64c6fafaeef54271a"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
     "c99193846f757745a8cc646aa048fff94248bd4e"};
@@ -25584,11 +25599,11 @@ struct FairWaiter : Waiter {
 // Lets the waiting threads of all processes stand in one queue on the server, each for itself. No thread asks on behalf
 // of another, and there is no local hand-over: either would let a thread pass others that came before it.
 //
-// A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue.
-// The slot lasts for FairProtocol::slot(), 5 s at most, unless it is refreshed. The background refreshes the slots of all waiters of this process
-// together; the reply shows which waiters have lost their slot. A release grants the lock to the head of the queue, if
-// that is a waiter which can be granted it: see scripts/fair_lock.hpp. Otherwise the server notifies the head when the
-// lock is free:
+// A waiting thread has a ticket here (its channel, and a waiting room for it alone) and a slot in the server's queue. The
+// slot lasts for FairProtocol::slot(), by default 5 s at most, unless it is refreshed. The background thread refreshes the
+// slots of all waiters of this process together; the reply shows which waiters have lost theirs. A release grants the lock
+// to the head of the queue, if that waiter can be granted it: see scripts/fair_lock.hpp. Otherwise the server notifies the
+// head when the lock is free:
 //   at a release,
 //   when a waiter before it leaves,
 //   at every refresh, in case such a message was lost.
@@ -25629,7 +25644,7 @@ public:
             // sleep.
             const auto warm = tickets_.find(me.id);
             const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
-            if (warm != tickets_.end()) warm->second.granted.reset();
+            if (warm != tickets_.end()) warm->second.forget_news();
             const bool answered = co_await ask_at_first(lock, request, me);
             if (!answered) co_return false;
             if (me.is_served()) co_return true;
@@ -25749,6 +25764,12 @@ private:
 
         bool is_waiting() const { return idle_since == never; }
 
+        // What was told before the first question of a wait means nothing to it.
+        void forget_news() {
+            granted.reset();
+            told_at = never;
+        }
+
         WaitingRoom<WaitQueue<FairWaiter>> room;
         std::optional<Grant> granted{};
         Instant told_at = never;     // when it has to ask at the latest, according to a message
@@ -25855,7 +25876,7 @@ private:
                     std::uint64_t generation) {
         Ticket& ticket = ticket_or_leave(lock, request, me);
         ++waiting_;
-        ticket.idle_since = ticket.told_at = never;
+        ticket.idle_since = never;
         ticket.room.queue.asked(generation == 0 ? ticket.room.queue.generation() : generation, me.ask_again);
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + protocol_.slot() / 3;
@@ -25993,7 +26014,7 @@ inline namespace REDLATCH_ABI {
 // makes the tokens grow.
 class FencedLock : public detail::NamedLock {
 public:
-    // Makes an object for the lock of this name. Throws Error(errc::invalid_argument) for a bad name or option, as RLock does. Sends nothing.
+    // Makes an object for a lock of this name. Throws invalid_argument for a bad name or option, as RLock does. Sends nothing.
     FencedLock(Client& client, std::string_view name, const ObjectOptions& options = {});
 
     // Returns the token of the hold of this thread, or of an Owner. Sends no command. Throws Error(errc::not_owner) if
@@ -26376,7 +26397,15 @@ local function wait(left, foreign)
     if way ~= '1' or publish == 'publish' then return blocked(left) end
     local is_new
     local function queue_up()
-        is_new = redis.call('hset', places, id, place_text(number, lease, now + 60000, now + left, kind)) == 1
+        local function enter_place()
+            return redis.call('hset', places, id, place_text(number, lease, now + 60000, now + left, kind)) == 1
+        end
+        is_new = enter_place()
+        -- The server has evicted the list alone: all queue up anew.
+        if not is_new and redis.call('exists', queue) == 0 then
+            redis.call('del', places)
+            is_new = enter_place()
+        end
         if is_new then redis.call('rpush', queue, id) end
         redis.call('pexpire', queue, keys_last)
         redis.call('pexpire', places, keys_last)
@@ -26436,7 +26465,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "1a3122b22c63e4a2f0247f7a3323a622a089dcf6"};
+    "39f5ee3c74f55cbbe11e66a76da8dc1a758f3c31"};
 // clang-format on
 
 }  // namespace detail
@@ -26601,7 +26630,10 @@ local function grant_or_notify(left, message, ids)
                     return -3
                 end
             end
-            if told ~= 0 then return told end
+            if told ~= 0 then
+                redis.pcall(publish, channel, message)
+                return told
+            end
         end
         if redis.call('lindex', queue, '0') == head then uncommon().turn_away(head) end
         ids = nil
@@ -26677,10 +26709,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "51d8eca76fdfd2f43e13c35954de8b8e908a7fbd"};
+    "885dad839cb32c796a312b9053320d9ac058d636"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "efa01ca587132f6eb16ae64bc3f9afd051f2ef99"};
+    "74d9e5ad9549474b59f3608ceabcc50b745e79c6"};
 // clang-format on
 
 }  // namespace detail
@@ -26989,16 +27021,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "016f05ae77db493790ce66392dab93cb2c93ca95"};
+    "f72e9aeb5f0a1b720eb02baef55c1d68ec2f3529"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "f0b0adf63cedc875e25876b06413e9cd7abb65f4"};
+    "137ecf342aca2cd8855c9dd48f79109984b42782"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "07387d05a5d07e477bd865dee53238aa213fea30"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "7919bfd82f7b3451426b011729a5073a16d3a3bd"};
+    "0e5ecefccaf48931cb167c1de82390a1d69234a2"};
 // clang-format on
 
 }  // namespace detail
@@ -27290,8 +27322,8 @@ private:
 //   redlatch::LeaderElection election{redis, "scheduler", "host-7"};
 //   election.lead([&](std::stop_token ending) { … }, stop);   // runs while it leads; campaigns again after a loss
 //
-// Two never lead at a time as long as the leader minds is_leader() or lost(), which say no before the server lets another
-// one in. What the leader writes elsewhere can still come late: pass the token of its term along. See FencedLock.
+// Two candidates never lead at the same time if each leader minds is_leader() or lost(), which report the end of its term
+// before the server lets another one in. Its writes elsewhere can still come late: pass the term's token along. See FencedLock.
 //
 // Besides the keys of the lock there is redlatch_leader:{name}, which tells observers the name of the last leader. It
 // has no TTL, as the token counter of the lock.
@@ -28463,7 +28495,7 @@ class QuorumVotes {
 public:
     explicit QuorumVotes(QuorumCore& core) : core_(core), servers_(core.members.size()) {}
 
-    // Calls `then(from when the vote counts, or the error)` with mutex_ held, now or later.
+    // Calls `then(since, error)`, now or later, with the quorum's mutex: from when the vote counts, or why it does not.
     template <class Then>
     void ask_trust(std::unique_lock<std::mutex>& lock, std::size_t member, Then then) {
         if (!core_.rules.independent) return then(Instant::min(), std::nullopt);
@@ -29773,9 +29805,9 @@ inline namespace REDLATCH_ABI {
 // takes as many. A waiting call holds none of the members, so threads may name them in any order. A hold is valid as
 // long as all of its parts are. is_locked(), hold_count() and remaining_lease() report what is true of all members.
 //
-// Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it; its
-// destructor releases those of Hold objects and Owners. Neither
-// copyable nor movable. Any number of threads may use one object.
+// Reentrant if its members are. Members must outlive this object. A hold belongs to the object that took it. The destructor
+// of this object releases the holds that Hold objects and Owners have of it. Neither copyable nor movable. Any number of
+// threads may use one object.
 class MultiLock : public detail::QuorumApi {
 public:
     // Makes a lock of these members. A ReadWriteLock stands for its write side. Throws Error(errc::invalid_argument) if a
@@ -29840,11 +29872,11 @@ REDLATCH_INLINE MultiLock::MultiLock(Whole, const std::vector<detail::NamedLock*
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// How a SpinLock or a Mutex waits where the server does not tell it that the key has changed: on servers before Redis 6,
-// without the access rights to CLIENT ID, CLIENT TRACKING and CLIENT CACHING, behind some proxies, with a transport without
-// track(), and until the server has confirmed that it will tell. Otherwise it tries when the key has changed, when the
-// lease that it saw is over, and every 10 to 20 s in case that news is lost. Pauses start at initial_delay and double up to max_delay. Jitter shortens each by up
-// to a half, so that waiters do not retry at the same time.
+// How a SpinLock or a Mutex polls while the server does not report changes of its key: before Redis 6, without the access
+// rights to CLIENT ID, CLIENT TRACKING and CLIENT CACHING, behind some proxies, with a transport without track(), and until
+// the server has confirmed that it will report them. Pauses start at initial_delay and double up to max_delay. Jitter shortens
+// each by up to a half, so that waiters do not retry at the same time. Where the server reports changes, the lock retries when
+// the key has changed, when the lease that it saw is over, and every 10 to 20 s in case a report was lost.
 struct SpinOptions {
     std::chrono::milliseconds initial_delay{1};  // at least 1 ms
     std::chrono::milliseconds max_delay{128};    // at most 1 h, and not below initial_delay
@@ -29880,13 +29912,12 @@ inline namespace REDLATCH_ABI {
 // holds the lock, by default the calling thread; std::mutex would be undefined there. They throw at once and send
 // nothing. A lost hold does not count: its owner may acquire the lock again like any other.
 //
-// Releases publish no message. So a waiting process asks the server to tell it when the key changes, as a SpinLock does:
-// see SpinOptions. Where the server cannot, it retries after growing pauses, one command per pause, however many of its
-// threads wait. Threads of one process hand the lock over among themselves. Acquiring a free
-// lock is one command and releasing it is another. A failed attempt takes two, because the plain command does not
-// report why it was refused. Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The
-// first release of a client finds out whether the server can; it costs two commands if the server has only DELIFEQ, three
-// if it has neither.
+// Releases publish no message. So a waiting process asks the server to report when the key changes, as a SpinLock does: see
+// SpinOptions. Where the server cannot do that, the process retries after growing pauses, with one command per pause, however
+// many of its threads wait. Threads of one process hand the lock over among themselves. Acquiring a free lock is one command,
+// and releasing it is another. A failed attempt takes two, because the plain command does not report why it was refused.
+// Servers that can delete by value themselves (Redis 8.4, Valkey 9) are asked to do so. The first release of a client finds
+// out whether the server can; it costs two commands if the server has only DELIFEQ, three if it has neither that nor DELEX.
 //
 // The watchdog, leases, lost() and errors are those of RLock. Other kinds of lock with that name are refused with
 // errc::wrong_type.
@@ -30328,9 +30359,9 @@ struct OnceOptions {
 
 // Lets a piece of work be done once in the whole fleet: a std::once_flag across processes. See call_once().
 //
-// Who does the work holds the FencedLock of this name, which the watchdog renews. That it was done is a key of its own,
-// redlatch_once:{name}. A process that dies in the midst of the work has not done it, nor has one whose function throws:
-// another caller then does it. So it may have been begun several times, but is finished once, unless a lease is lost.
+// The caller that does the work holds the FencedLock of this name, which the watchdog renews. A key of its own records that
+// the work was done: redlatch_once:{name}. If the process dies in the midst of the work, or the function throws, the work is
+// not done, and another caller does it. So it may be begun several times, but is finished once, unless a lease is lost.
 //
 // Neither copyable nor movable. Any number of threads may use one object. Two objects of one name are the same flag. Each
 // member throws Error; with a trailing std::error_code& it stores the code.
@@ -30674,9 +30705,8 @@ public:
     }
 
     // Waits at most until `timeout` has passed, by a monotonic clock. Returns nothing, or an empty vector, if the permits
-    // were not acquired by then. Timeouts are rounded up
-    // to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts a lease,
-    // std::stop_token and std::error_code&.
+    // were not acquired by then. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
+    // value waits indefinitely. Accepts a lease, std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires detail::PermitOption<Tail...>
     [[nodiscard]] std::optional<PermitId> try_acquire_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -32339,11 +32369,10 @@ struct ReadWriteOptions {
 // ReadWriteLock and the same lock as one of that name there. An RLock of that name is a different kind of lock and is
 // refused.
 //
-// Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers
-// do. A waiting writer may notice that up to 30 s later, if several readers leave one after another. Reentrant on both
-// sides. A writer may take the read side as well, and stays a reader when it releases the write
-// side. A reader that requests the write side would wait for itself, so it gets errc::would_deadlock, even from
-// try_lock().
+// Each hold has its own lease: a reader that died blocks writers only until its lease expires, whatever other readers do. A
+// waiting writer may notice that expiry up to 30 s later, if several readers leave one after another. Reentrant on both
+// sides. A writer may take the read side as well, and stays a reader when it releases the write side. A reader that requests
+// the write side would wait for itself, so it gets errc::would_deadlock, even from try_lock().
 //
 // Models Cpp17SharedTimedLockable: use it with std::unique_lock, std::shared_lock, std::scoped_lock. The members of
 // LockApi are the writer's. Two objects with the same name are the same lock. Neither copyable nor movable. Any number
@@ -32520,8 +32549,8 @@ private:
 //   - A release grants the free lock to the writer that has marked it, or to the first in the queue: a writer alone, or
 //     all readers before the next writer.
 //   - Present readers exclude no others, so new ones enter beside the queue, as ever.
-// What tells nobody in the queue is told to all who wait: a writer that withdraws its mark, a reader or writer of a client
-// that does not queue. Who waits for such listens to that channel, too.
+// Some events reach nobody in the queue, so they are published to all waiters: a writer withdraws its mark, or a reader or
+// writer of a client that does not queue leaves. Processes that wait for such an event listen to the common channel, too.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
@@ -32658,7 +32687,10 @@ local function grant_or_notify(left, message)
                 return give_turn(message)
             end
             local length = grant(head, number, lease, ends, kind, not lasts)
-            if length == nil then told = redis.call(publish, own, 'look 0') end
+            if length == nil then
+                told = redis.call(publish, own, 'look 0')
+                redis.pcall(publish, channel, message)
+            end
             if length then
                 lasts, wanted, is_shared = math.max(lasts or 0, length), math.max(wanted or 0, lease), kind == 'r'
                 if not is_shared then break end
@@ -33010,7 +33042,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "ecf0b5117ff5462cd36e27a9c0e442e8586f2bc1"};
+    "5ad978c54916b63a6c610daf1e1703d8326c3897"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -33028,7 +33060,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "71c72ceb5f54f72aa1f3999b7956e696e4619acd"};
+    "3171a2bcc5ec77dfef49b92276560f2a926b9292"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
@@ -33205,16 +33237,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "e141f470b3aea6331e0740e7c39ba8a8afc842ec"};
+    "b8e3857078ac21742570c29e27404cea32f99cd8"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "62d888460214d9a404d42f8fb4accc055b16482c"};
+    "2bee62e421aa4aeaf95e983a06de1fdeeff4f3f3"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "43b5c86c1ca88fae45c423a0f6b3307392d0217c"};
+    "c3c97729af3f20e9527028324dcc93ffb3fbf351"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "81f2c3e46f106422944e8057c282aa0e562e8098"};
+    "844a3cd75c2482f3f519b683696ad74fcb110c69"};
 // clang-format on
 
 }  // namespace detail

@@ -1427,8 +1427,8 @@ private:
 static_assert(Transport<InMemoryTransport>);
 
 // A Redis server without a socket. All primitives work on it, between any number of clients; for a RedLock use several
-// servers. It has no replicas and no disk, so a client or an object with require_replicas or require_fsync is refused. Any thread may call any
-// function.
+// servers. It has no replicas and no disk, so a client or an object with require_replicas or require_fsync is refused.
+// Any thread may call any function.
 //
 // Time. The server has a clock of its own. It starts at the present and runs with real time; advance() moves it. What
 // the server decides follows this clock: keys expire, permits end, late commands are refused. What a client decides

@@ -406,8 +406,8 @@ private:
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
-// Returns the connector that a client needs for rediss://, rediss-sentinel:// and rediss-cluster:// URLs. Not part of redlatch.hpp,
-// because it needs OpenSSL (1.1.1 or newer): link redlatch::tls, or -lssl -lcrypto.
+// Returns the connector that a client needs for rediss://, rediss-sentinel:// and rediss-cluster:// URLs. Not part of
+// redlatch.hpp, because it needs OpenSSL (1.1.1 or newer): link redlatch::tls, or -lssl -lcrypto.
 //
 //     Client redis{"rediss://cache.example.com", {.tls = tls({.ca_file = "/etc/shop/ca.pem"})}};
 //

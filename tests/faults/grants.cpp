@@ -234,3 +234,23 @@ TEST_CASE("a key that is deleted by hand is found free after a renewal of its ho
     mine.unlock(ec);
     CHECK(ec == errc::hold_lost);
 }
+
+TEST_CASE_TEMPLATE("a key that is deleted by hand is found free when its holder releases it", L, RLock, FencedLock,
+                   ReadWriteLock) {
+    // Of the last level, or of another one.
+    for (const int levels : {1, 2}) {
+        CAPTURE(levels);
+        RedisServer server;
+        RawRedis redis{server};
+        Client a{server.url(), unhurried()}, b{server.url(), unhurried()};
+        L mine{a, "orders"}, theirs{b, "orders"};
+        for (int i = 0; i < levels; ++i) mine.lock();
+        auto visit = start_visit(redis, b, theirs);
+        commands_when_quiet(b);
+        redis.integer("DEL", "orders");
+        std::error_code ec;
+        mine.unlock(ec);
+        CHECK(ec == errc::hold_lost);
+        CHECK(visit.wait_for(5s) == std::future_status::ready);
+    }
+}

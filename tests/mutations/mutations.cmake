@@ -123,8 +123,8 @@ mutate(validity_from_the_reply lock/acquire_attempt.hpp
 
 # The watchdog continues although the server reports that the hold is gone.
 mutate(renewal_refusal_ignored lock/leases.hpp
-    "                    lose(*hold, \"the server no longer has this hold\");\n                    break;"
-    "                    hold->renewed(sent, timeout);\n                    break;"
+    "case Renewed::refused: lose_at_server(*hold); break;"
+    "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "unit/rlock|integration/rlock_watchdog")
 
 # The watchdog continues after unlock().
@@ -361,7 +361,7 @@ mutate(fair_serves_the_dead scripts/fair_lock.hpp
 
 # A waiter that leaves does not wake the next one.
 mutate(fair_keeps_the_turn scripts/fair_lock.hpp
-    "if free then wake(first_alive()) else tell_next() end\nreturn now"
+    "if free then hand_on(first_alive()) else tell_next() end\nreturn now"
     "return now"
     "integration/fair_lock_script")
 
@@ -2717,8 +2717,8 @@ mutate(queue_is_a_must protocol/queue_keys.hpp
 
 # A lost hold wakes nobody who queues.
 mutate(deleted_key_wakes_nobody lock/leases.hpp
-    "if (core_.protocol.queues()) deliveries_.give_back_later(*hold, Clock::now());"
-    ""
+    "        deliveries_.wake_queue(hold);\n        lose(hold"
+    "        lose(hold"
     "faults/grants")
 
 # A grant that comes while the reply to a question is on its way is forgotten.
@@ -2741,8 +2741,8 @@ mutate(release_tells_the_dead scripts/queue_release.hpp
 
 # A dead waiter is told, and nobody else: without the right to count listeners, or if its hold cannot be written.
 mutate(dead_is_told scripts/queue_release.hpp
-    "if told ~= 0 then return told end"
-    "return told"
+    "if told ~= 0 then\n                redis.pcall"
+    "if true then\n                redis.pcall"
     "faults/access_rights")
 
 # A hand-over that may not tell the head of the queue is reported as refused, after it was done.
@@ -3461,4 +3461,22 @@ mutate(classic_channels_at_one_node redis/cluster_channels.hpp
 mutate(turn_outlasts_a_step_of_the_clock scripts/lock_queue.hpp
     "return ends <= now + 500 and ends or 0"
     "return ends"
+    "integration/grants_test")
+
+# The release of a hold that the server has lost wakes nobody who queues.
+mutate(lost_hold_wakes_nobody_at_its_release lock/releases.hpp
+    "            deliveries_.wake_queue(leaving);"
+    ""
+    "faults/grants")
+
+# A forced release wakes the head of a FairLock's queue, which is dead, and nobody else.
+mutate(forced_release_wakes_the_dead scripts/fair_lock.hpp
+    "if free then hand_on(first_alive()) else tell_next() end"
+    "if free then wake(first_alive()) else tell_next() end"
+    "faults/fair_grants")
+
+# The list of the queue was evicted, and those who ask again stay out of it.
+mutate(evicted_queue_stays_empty scripts/queue_acquire.hpp
+    "if not is_new and redis.call('exists', queue) == 0 then"
+    "if false then"
     "integration/grants_test")

@@ -43,8 +43,8 @@ mutate(tokens_begin_anew scripts/fenced_lock.hpp
 
 # The watchdog continues although the server reports that the hold is gone.
 mutate(renewal_refusal_ignored lock/leases.hpp
-    "                    lose(*hold, \"the server no longer has this hold\");\n                    break;"
-    "                    hold->renewed(sent, timeout);\n                    break;"
+    "case Renewed::refused: lose_at_server(*hold); break;"
+    "case Renewed::refused: hold->renewed(sent, timeout); break;"
     "overlap|lost update|told only after")
 
 # More permits are granted than there are.

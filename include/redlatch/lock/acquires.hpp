@@ -158,7 +158,8 @@ public:
             return false;
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
-            leases_.lose_now(*hold, "the server no longer has this hold");
+            leases_.lose_at_server(*hold);
+            core_.holds.erase_lost();
             return false;
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.

@@ -35,8 +35,8 @@ struct Leaving {
     std::int64_t unsettled;  // of the hold
     Settings settings{};     // likewise
     Instant stays_until = Instant::min();  // likewise
-    std::uint64_t successor =
-        0;  // the number under which the lock stays taken after this last level; 0: it becomes free
+    // The number under which the lock stays taken after this last level; 0: it becomes free.
+    std::uint64_t successor = 0;
 };
 
 // Returns how long a lock stays taken from now on.
@@ -91,6 +91,13 @@ public:
         core_.outbox.add({leaving.hold}, leaving.unsettled, leaving.unsettled != 0 ? over : leaving.until, from, {},
                          leaving.stays_until);
         core_.schedule();
+    }
+
+    // The server no longer has this hold. Whoever has ended it may have woken nobody who queues: the script that gives it back
+    // does.
+    template <class Hold>
+    void wake_queue(const Hold& hold) {
+        if (core_.protocol.queues()) give_back_later(hold, Clock::now());
     }
 
     // Ends the number under which the lock stays taken, when its time is over, if the lease alone may not do that. Without

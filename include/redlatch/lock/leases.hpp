@@ -137,11 +137,7 @@ public:
                         hold->renewed(sent, renewal.lease);
                     if (!renewal.asks) hold->set_notice(core_.session.losses().notice(), renewal.lease);
                     break;
-                case Renewed::refused:
-                    // Whoever has ended it may have woken nobody who queues.
-                    if (core_.protocol.queues()) deliveries_.give_back_later(*hold, Clock::now());
-                    lose(*hold, "the server no longer has this hold");
-                    break;
+                case Renewed::refused: lose_at_server(*hold); break;
                 case Renewed::unknown: hold->renewal_failed(Clock::now(), timeout); break;
             }
             core_.holds.erase_lost();
@@ -213,6 +209,12 @@ public:
     }
 
     // Ends the hold of one owner, and removes it.
+    // The server has answered that it no longer has this hold. The caller erases it.
+    void lose_at_server(HoldRecord& hold) {
+        deliveries_.wake_queue(hold);
+        lose(hold, "the server no longer has this hold");
+    }
+
     void lose_now(HoldRecord& hold, const char* why) {
         lose(hold, why);
         core_.holds.erase_lost();

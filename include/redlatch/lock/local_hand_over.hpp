@@ -105,6 +105,7 @@ private:
         // hand-over, or there was no memory to record it.
         const Instant now = Clock::now();
         const Instant over = now + sent.claim.lease;
+        if (answered && !handed) parts_.deliveries.wake_queue(sent.leaving);
         if (handed) core_.outbox.add({sent.claim.hold}, unsettled_of_successor(sent), over, now);
         if (!answered)
             core_.outbox.add({sent.leaving.hold, sent.claim.hold}, sent.leaving.unsettled,

@@ -312,7 +312,8 @@ private:
         const ReleaseAnswer answer = core_.protocol.read_release(reply);
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
-            leases_.lose_now(*hold, "the server no longer has this hold");
+            leases_.lose_at_server(*hold);
+            core_.holds.erase_lost();
             return errc::hold_lost;
         }
         if (leaving.lease > Milliseconds(0)) hold->prolong(sent.as_of_now(), leaving.lease);
@@ -368,6 +369,7 @@ private:
         if (answer.kind == ReleaseAnswer::Kind::not_held && !resent) {
             // The server's clock may have jumped.
             core_.session.server_clock().doubt();
+            deliveries_.wake_queue(leaving);
             core_.report_loss("the server no longer had this hold at its release");
             return errc::hold_lost;
         }

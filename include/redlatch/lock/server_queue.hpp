@@ -99,7 +99,7 @@ public:
             // sleep.
             const auto warm = tickets_.find(me.id);
             const std::uint64_t generation = warm == tickets_.end() ? 0 : warm->second.room.queue.generation();
-            if (warm != tickets_.end()) warm->second.granted.reset();
+            if (warm != tickets_.end()) warm->second.forget_news();
             const bool answered = co_await ask_at_first(lock, request, me);
             if (!answered) co_return false;
             if (me.is_served()) co_return true;
@@ -219,6 +219,12 @@ private:
 
         bool is_waiting() const { return idle_since == never; }
 
+        // What was told before the first question of a wait means nothing to it.
+        void forget_news() {
+            granted.reset();
+            told_at = never;
+        }
+
         WaitingRoom<WaitQueue<FairWaiter>> room;
         std::optional<Grant> granted{};
         Instant told_at = never;     // when it has to ask at the latest, according to a message
@@ -325,7 +331,7 @@ private:
                     std::uint64_t generation) {
         Ticket& ticket = ticket_or_leave(lock, request, me);
         ++waiting_;
-        ticket.idle_since = ticket.told_at = never;
+        ticket.idle_since = never;
         ticket.room.queue.asked(generation == 0 ? ticket.room.queue.generation() : generation, me.ask_again);
         if (refresh_at_ == never) {
             refresh_at_ = Clock::now() + protocol_.slot() / 3;

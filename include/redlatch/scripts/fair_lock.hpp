@@ -181,7 +181,8 @@ if free then return rest end
 return left + rest
 )lua";
 
-inline constexpr ScriptText fair_release = R"lua(
+// Follows fair_queue.
+inline constexpr ScriptText fair_hand_on = R"lua(
 -- Writes the hold of a waiter that listens, and tells it. Returns nil if that is not possible; otherwise the answer.
 local function grant(waiter, alive_until)
     local patient_until = redis.call('zscore', timeouts, waiter)
@@ -220,10 +221,13 @@ local function hand_on(head)
     end
     return wake(head)
 end
+)lua";
 
+// Follows fair_hand_on.
+inline constexpr ScriptText fair_release = R"lua(
 if not current then
     -- A hold that expired has woken no waiter.
-    if redis.call('exists', lock) == 0 then wake(first_alive()) end
+    if redis.call('exists', lock) == 0 then hand_on(first_alive()) end
     return nil
 end
 if count ~= '0' then return leave_level(lock, owner, current, count, lease) end
@@ -264,7 +268,7 @@ for i = 3, #ARGV do
     if refusal then return refusal end
     free = free or changes[1][1] == 'del'
 end
-if free then wake(first_alive()) else tell_next() end
+if free then hand_on(first_alive()) else tell_next() end
 return now
 )lua";
 
@@ -272,7 +276,7 @@ inline constexpr ScriptText fair_refresh = R"lua(
 -- KEYS: lock, queue, timeouts, slots.  ARGV: publish command, prefix of the waiters' channels, slot in ms, wanted
 -- until, then up to 100 waiters.
 -- Answer: for each of them 1 = still waiting, 0 = it has no place any more.
--- Also removes dead waiters from the head of the queue, and wakes the first waiter if the lock is free.
+-- Also removes dead waiters from the head of the queue, and hands on the lock if it is free.
 local slot, wanted_until = ARGV[3], ARGV[4]
 if now > tonumber(wanted_until) then return late(now) end
 local free, foreign_there = redis.call('exists', lock) == 0, foreign_waiters(0) > 0
@@ -310,7 +314,7 @@ for i = 5, #ARGV do
     end
 end
 local head = first_alive()
-if head and free then wake(head) end
+if head and free then hand_on(head) end
 return waits
 )lua";
 
@@ -325,10 +329,10 @@ inline constexpr ScriptText fair_acquire =
            parts::fair_queue, parts::no_lease, parts::more_levels, parts::fair_acquire>;
 inline constexpr ScriptText fair_release =
     joined<parts::wanted_until, parts::fair_keys, parts::fair_release_free, parts::all_or_none, parts::fair_queue,
-           parts::fewer_levels, parts::fair_release>;
+           parts::fair_hand_on, parts::fewer_levels, parts::fair_release>;
 inline constexpr ScriptText fair_stay = parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
-inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_leave>;
-inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_refresh>;
+inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_hand_on, parts::fair_leave>;
+inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_hand_on, parts::fair_refresh>;
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -338,13 +342,13 @@ inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
     "ac7f5956841d4ca51a30df085aff5e8d38d94d44"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "a95b313558d999eeccdb502d46bb9bf0786d2a5c"};
+    "b813d7a9086aeaf795e12403b85893476a66dffc"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "02ca1ffaa2e0c29be6b39dfa2423202e2b1b91ff"};
+    "f983ef5aab53fd3602ddfcb643144da4b520a054"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "64da9da1c483644dd35ade33fb34f53eadaf0d24"};
+    "3ffe712bb6822b08d61adde64c6fafaeef54271a"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
     "c99193846f757745a8cc646aa048fff94248bd4e"};

@@ -74,16 +74,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "016f05ae77db493790ce66392dab93cb2c93ca95"};
+    "f72e9aeb5f0a1b720eb02baef55c1d68ec2f3529"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "f0b0adf63cedc875e25876b06413e9cd7abb65f4"};
+    "137ecf342aca2cd8855c9dd48f79109984b42782"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
     "07387d05a5d07e477bd865dee53238aa213fea30"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "7919bfd82f7b3451426b011729a5073a16d3a3bd"};
+    "0e5ecefccaf48931cb167c1de82390a1d69234a2"};
 // clang-format on
 
 }  // namespace detail

@@ -71,7 +71,15 @@ local function wait(left, foreign)
     if way ~= '1' or publish == 'publish' then return blocked(left) end
     local is_new
     local function queue_up()
-        is_new = redis.call('hset', places, id, place_text(number, lease, now + 60000, now + left, kind)) == 1
+        local function enter_place()
+            return redis.call('hset', places, id, place_text(number, lease, now + 60000, now + left, kind)) == 1
+        end
+        is_new = enter_place()
+        -- The server has evicted the list alone: all queue up anew.
+        if not is_new and redis.call('exists', queue) == 0 then
+            redis.call('del', places)
+            is_new = enter_place()
+        end
         if is_new then redis.call('rpush', queue, id) end
         redis.call('pexpire', queue, keys_last)
         redis.call('pexpire', places, keys_last)
@@ -131,7 +139,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "1a3122b22c63e4a2f0247f7a3323a622a089dcf6"};
+    "39f5ee3c74f55cbbe11e66a76da8dc1a758f3c31"};
 // clang-format on
 
 }  // namespace detail

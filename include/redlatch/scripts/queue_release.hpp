@@ -163,7 +163,10 @@ local function grant_or_notify(left, message, ids)
                     return -3
                 end
             end
-            if told ~= 0 then return told end
+            if told ~= 0 then
+                redis.pcall(publish, channel, message)
+                return told
+            end
         end
         if redis.call('lindex', queue, '0') == head then uncommon().turn_away(head) end
         ids = nil
@@ -239,10 +242,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "51d8eca76fdfd2f43e13c35954de8b8e908a7fbd"};
+    "885dad839cb32c796a312b9053320d9ac058d636"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "efa01ca587132f6eb16ae64bc3f9afd051f2ef99"};
+    "74d9e5ad9549474b59f3608ceabcc50b745e79c6"};
 // clang-format on
 
 }  // namespace detail

@@ -316,7 +316,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "ecf0b5117ff5462cd36e27a9c0e442e8586f2bc1"};
+    "5ad978c54916b63a6c610daf1e1703d8326c3897"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -334,7 +334,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "71c72ceb5f54f72aa1f3999b7956e696e4619acd"};
+    "3171a2bcc5ec77dfef49b92276560f2a926b9292"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};

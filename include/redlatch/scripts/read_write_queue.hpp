@@ -148,7 +148,10 @@ local function grant_or_notify(left, message)
                 return give_turn(message)
             end
             local length = grant(head, number, lease, ends, kind, not lasts)
-            if length == nil then told = redis.call(publish, own, 'look 0') end
+            if length == nil then
+                told = redis.call(publish, own, 'look 0')
+                redis.pcall(publish, channel, message)
+            end
             if length then
                 lasts, wanted, is_shared = math.max(lasts or 0, length), math.max(wanted or 0, lease), kind == 'r'
                 if not is_shared then break end

@@ -170,16 +170,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "e141f470b3aea6331e0740e7c39ba8a8afc842ec"};
+    "b8e3857078ac21742570c29e27404cea32f99cd8"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "62d888460214d9a404d42f8fb4accc055b16482c"};
+    "2bee62e421aa4aeaf95e983a06de1fdeeff4f3f3"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "43b5c86c1ca88fae45c423a0f6b3307392d0217c"};
+    "c3c97729af3f20e9527028324dcc93ffb3fbf351"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "81f2c3e46f106422944e8057c282aa0e562e8098"};
+    "844a3cd75c2482f3f519b683696ad74fcb110c69"};
 // clang-format on
 
 }  // namespace detail

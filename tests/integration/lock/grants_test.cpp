@@ -35,6 +35,7 @@ using redlatch::FairLock;
 using redlatch::FencedLock;
 using redlatch::Lease;
 using redlatch::MultiLock;
+using redlatch::ReadWriteLock;
 using redlatch::RLock;
 using redlatch::SpinLock;
 
@@ -678,6 +679,33 @@ TEST_CASE("a waiter whose place is over, because the clock has jumped, is told t
     CHECK(second.hear().starts_with("grant 1 "));
     CHECK(third.hear() == "look 0");
     CHECK(look_in(fourth.hear()) == 2000);
+}
+
+TEST_CASE("a server that evicts the list of the queue alone: who asks next queues up again") {
+    RedisServer server;
+    RawRedis redis{server};
+    Scripted holder{server, '1'}, first{server, '2'}, second{server, '3'};
+    CHECK(holder.acquire().is_nil());
+    for (Scripted* waiter : {&first, &second}) CHECK(waiter->acquire().elements.size() == 2);
+    redis.integer("DEL", queue_key);
+    for (Scripted* waiter : {&second, &first}) CHECK(waiter->acquire().elements.size() == 2);
+    CHECK(redis.list("LRANGE", queue_key, 0, -1) ==
+          std::vector<std::string>{second.owner().substr(0, 36), first.owner().substr(0, 36)});
+    CHECK(holder.release().integer == -3);
+    CHECK(second.hear().starts_with("grant 1 "));
+}
+
+TEST_CASE("a release that may not count listeners wakes the head of the queue, and who does not queue") {
+    RedisServer server;
+    RawRedis redis{server};
+    Messages common{server, channel_of(lock_key)};
+    Scripted holder{server, '1'}, first{server, '2'};
+    CHECK(holder.acquire().is_nil());
+    CHECK(first.acquire().elements.size() == 2);
+    redis.text("ACL", "SETUSER", "default", "-pubsub");
+    CHECK(holder.release().integer == 1);
+    CHECK(first.hear() == "look 0");
+    CHECK(common.take() == std::vector<std::string>{"0"});
 }
 
 TEST_CASE_TEMPLATE("a turn of others that began before the clock stepped back keeps nobody out", L, RLock, FencedLock) {
