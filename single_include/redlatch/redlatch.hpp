@@ -15415,7 +15415,7 @@ struct Claim {
     std::uint64_t writer = 0;    // for a reader: the number of its owner's hold as the writer
     bool queues = false;         // true to join the server's queue if it is blocked
     bool listens = false;        // true if it queues, and hears of a grant
-    bool polls = false;          // true if it will be asked for again and again, without a place in a queue
+    bool polls = false;          // true if it will be asked for again, and never has a place in the queue
     bool announced = false;      // true if new readers must stay out while it waits
     bool first = true;           // true if it was not sent before and the lock is not known to be held
 };
@@ -22628,6 +22628,13 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// Returns true if this request may wait for a grant. One that polls asks anyway. Where replicas or a disk confirm a hold,
+// or it has a minimum, the acquire command has to be the waiter's own.
+inline bool may_be_granted(const LockRequest& request) {
+    return !request.polling && request.settings.require_replicas == 0 && !request.settings.require_fsync &&
+           !request.settings.bounds.is_any();
+}
+
 // Sends the acquire command of one lock, and applies the replies: it records what was acquired, and undoes what no
 // caller wants. `lock` holds the mutex of the lock.
 class Acquires {
@@ -22652,7 +22659,7 @@ public:
         attempt.claim.first = first;
         attempt.claim.queues = kept != nullptr;
         attempt.claim.listens = listens;
-        attempt.claim.polls = request.polling.has_value();
+        attempt.claim.polls = request.polling || (!request.one_try && !may_be_granted(request));
         co_await send_acquire(lock, request, attempt, first);
         Asked& asked = attempt.asked;
         asked.kept = kept;
@@ -23771,13 +23778,6 @@ struct Grant {
         return Grant{*at, Milliseconds(*lease), token.value_or(0)};
     }
 };
-
-// Returns true if this request may wait for a grant. One that polls asks anyway. Where replicas or a disk confirm a hold,
-// or it has a minimum, the acquire command has to be the waiter's own.
-inline bool may_be_granted(const LockRequest& request) {
-    return !request.polling && request.settings.require_replicas == 0 && !request.settings.require_fsync &&
-           !request.settings.bounds.is_any();
-}
 
 // Returns since when the granted hold is certain; nothing if the server has to be asked, because it is not certain that
 // the hold lasts. It counts from the instant of the grant, not from the receipt of the message, which may have been on
@@ -26366,7 +26366,7 @@ local function is_refusal(answer) return answer ~= nil end
 // The lock is free, and nobody queues.
 inline constexpr ScriptText queue_acquire_free{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted
--- until, publish command, way ('0' = asks once, '1' = queues up, '2' = polls).
+-- until, publish command, way ('0' = asks once, '1' = queues up, '2' = waits without a place).
 -- Answer: nil = held; n >= 0 = blocked for n ms, with no place in the queue; {n, 0} = blocked, with a place;
 -- {n, 1} = likewise, and the holder's release grants nothing; -2 = the hold to re-enter is gone. Of a fenced lock:
 -- {1, token}, {0, n}, {0, n, 0}, {0, n, 1}, {-2, 0}.
@@ -26465,7 +26465,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "39f5ee3c74f55cbbe11e66a76da8dc1a758f3c31"};
+    "39ccfd879d9266b7c6506fedc222ae2454b84581"};
 // clang-format on
 
 }  // namespace detail
@@ -27021,7 +27021,7 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "f72e9aeb5f0a1b720eb02baef55c1d68ec2f3529"};
+    "5b39dcfc407f5c0a68649be256efcaf24c545565"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
     "137ecf342aca2cd8855c9dd48f79109984b42782"};
@@ -32789,7 +32789,7 @@ end
 inline constexpr ScriptText read_acquire_free{R"lua(
 -- KEYS: lock, mark of a waiting writer (, channel, queue, places).
 -- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until, publish
--- command, way ('0' = asks once, '1' = queues up, '2' = polls).
+-- command, way ('0' = asks once, '1' = queues up, '2' = waits without a place).
 -- Answer: nil = held; n >= 0 = blocked for n ms; {n, 0} = likewise, with a place in the queue; {n, 1} = likewise, and it
 -- may become free without a word to the queue; -2 = the hold to re-enter is gone.
 local owner, count, lease, writer, tag, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[8]
@@ -33042,7 +33042,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "5ad978c54916b63a6c610daf1e1703d8326c3897"};
+    "6f3dd46b5c638e70a39b3ba2a2b3ddefbdc11dca"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};

@@ -3480,3 +3480,9 @@ mutate(evicted_queue_stays_empty scripts/queue_acquire.hpp
     "if not is_new and redis.call('exists', queue) == 0 then"
     "if false then"
     "integration/grants_test")
+
+# Who waits without a place keeps out in the turn of those who do not queue, which is its own.
+mutate(no_turn_without_a_place lock/acquires.hpp
+    "request.polling || (!request.one_try && !may_be_granted(request));"
+    "request.polling.has_value();"
+    "integration/grants_test")

@@ -27,6 +27,13 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
+// Returns true if this request may wait for a grant. One that polls asks anyway. Where replicas or a disk confirm a hold,
+// or it has a minimum, the acquire command has to be the waiter's own.
+inline bool may_be_granted(const LockRequest& request) {
+    return !request.polling && request.settings.require_replicas == 0 && !request.settings.require_fsync &&
+           !request.settings.bounds.is_any();
+}
+
 // Sends the acquire command of one lock, and applies the replies: it records what was acquired, and undoes what no
 // caller wants. `lock` holds the mutex of the lock.
 class Acquires {
@@ -51,7 +58,7 @@ public:
         attempt.claim.first = first;
         attempt.claim.queues = kept != nullptr;
         attempt.claim.listens = listens;
-        attempt.claim.polls = request.polling.has_value();
+        attempt.claim.polls = request.polling || (!request.one_try && !may_be_granted(request));
         co_await send_acquire(lock, request, attempt, first);
         Asked& asked = attempt.asked;
         asked.kept = kept;

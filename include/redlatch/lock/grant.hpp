@@ -36,13 +36,6 @@ struct Grant {
     }
 };
 
-// Returns true if this request may wait for a grant. One that polls asks anyway. Where replicas or a disk confirm a hold,
-// or it has a minimum, the acquire command has to be the waiter's own.
-inline bool may_be_granted(const LockRequest& request) {
-    return !request.polling && request.settings.require_replicas == 0 && !request.settings.require_fsync &&
-           !request.settings.bounds.is_any();
-}
-
 // Returns since when the granted hold is certain; nothing if the server has to be asked, because it is not certain that
 // the hold lasts. It counts from the instant of the grant, not from the receipt of the message, which may have been on
 // its way for long.

@@ -21,7 +21,7 @@ struct Claim {
     std::uint64_t writer = 0;    // for a reader: the number of its owner's hold as the writer
     bool queues = false;         // true to join the server's queue if it is blocked
     bool listens = false;        // true if it queues, and hears of a grant
-    bool polls = false;          // true if it will be asked for again and again, without a place in a queue
+    bool polls = false;          // true if it will be asked for again, and never has a place in the queue
     bool announced = false;      // true if new readers must stay out while it waits
     bool first = true;           // true if it was not sent before and the lock is not known to be held
 };

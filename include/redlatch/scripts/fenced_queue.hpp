@@ -74,7 +74,7 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "f72e9aeb5f0a1b720eb02baef55c1d68ec2f3529"};
+    "5b39dcfc407f5c0a68649be256efcaf24c545565"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
     "137ecf342aca2cd8855c9dd48f79109984b42782"};

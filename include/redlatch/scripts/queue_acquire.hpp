@@ -40,7 +40,7 @@ local function is_refusal(answer) return answer ~= nil end
 // The lock is free, and nobody queues.
 inline constexpr ScriptText queue_acquire_free{R"lua(
 -- KEYS: lock, channel, queue, places (, token counter).  ARGV: owner, wanted count (1 = a first hold), lease in ms, wanted
--- until, publish command, way ('0' = asks once, '1' = queues up, '2' = polls).
+-- until, publish command, way ('0' = asks once, '1' = queues up, '2' = waits without a place).
 -- Answer: nil = held; n >= 0 = blocked for n ms, with no place in the queue; {n, 0} = blocked, with a place;
 -- {n, 1} = likewise, and the holder's release grants nothing; -2 = the hold to re-enter is gone. Of a fenced lock:
 -- {1, token}, {0, n}, {0, n, 0}, {0, n, 1}, {-2, 0}.
@@ -139,7 +139,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "39f5ee3c74f55cbbe11e66a76da8dc1a758f3c31"};
+    "39ccfd879d9266b7c6506fedc222ae2454b84581"};
 // clang-format on
 
 }  // namespace detail

@@ -63,7 +63,7 @@ end
 inline constexpr ScriptText read_acquire_free{R"lua(
 -- KEYS: lock, mark of a waiting writer (, channel, queue, places).
 -- ARGV: owner, wanted count (1 = a first hold), lease in ms, the field that it has as a writer, tag, wanted until, publish
--- command, way ('0' = asks once, '1' = queues up, '2' = polls).
+-- command, way ('0' = asks once, '1' = queues up, '2' = waits without a place).
 -- Answer: nil = held; n >= 0 = blocked for n ms; {n, 0} = likewise, with a place in the queue; {n, 1} = likewise, and it
 -- may become free without a word to the queue; -2 = the hold to re-enter is gone.
 local owner, count, lease, writer, tag, way = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[8]
@@ -316,7 +316,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "5ad978c54916b63a6c610daf1e1703d8326c3897"};
+    "6f3dd46b5c638e70a39b3ba2a2b3ddefbdc11dca"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
