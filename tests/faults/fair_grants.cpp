@@ -69,11 +69,12 @@ struct Fleet {
     FairLock mine{a, "orders"}, theirs{b, "orders"};
 };
 
-}  // namespace
-
-TEST_CASE("a killed waiter at the head of a FairLock's queue costs the next one nothing") {
+// Returns how soon after `release` the next one entered whose predecessor in the queue is dead. A busy machine gets ten
+// rounds to be fast enough.
+template <class Release>
+std::chrono::steady_clock::duration past_a_dead_head(std::chrono::milliseconds enough, Release release) {
     auto best = std::chrono::steady_clock::duration::max();
-    for (int round = 0; round < 10 && best > 5ms; ++round) {
+    for (int round = 0; round < 10 && best > enough; ++round) {
         Fleet fleet;
         fleet.mine.lock();
         ChildProcess dead = fleet.start_waiter();
@@ -82,31 +83,27 @@ TEST_CASE("a killed waiter at the head of a FairLock's queue costs the next one 
         dead.kill();
         REQUIRE(eventually([&] { return fleet.redis.lock_listeners(channels + head) == 0; }, 30s));
         const auto released = std::chrono::steady_clock::now();
-        fleet.mine.unlock();
+        release(fleet.mine);
         best = std::min(best, visit.get() - released);
         CHECK(fleet.shared->entered == 0);
     }
-    CHECK(best <= 5ms);
+    return best;
+}
+
+}  // namespace
+
+TEST_CASE("a killed waiter at the head of a FairLock's queue costs the next one nothing") {
+    CHECK(past_a_dead_head(5ms, [](FairLock& held) { held.unlock(); }) <= 5ms);
 }
 
 TEST_CASE("a killed waiter at the head of a FairLock's queue costs the next one nothing when the lock is forced open") {
-    auto best = std::chrono::steady_clock::duration::max();
-    for (int round = 0; round < 10 && best > 500ms; ++round) {
-        Fleet fleet;
-        fleet.mine.lock();
-        ChildProcess dead = fleet.start_waiter();
-        auto visit = start_visit(fleet.redis, fleet.theirs);
-        const std::string head = fleet.redis.list("LRANGE", queue, 0, 0).at(0);
-        dead.kill();
-        REQUIRE(eventually([&] { return fleet.redis.lock_listeners(channels + head) == 0; }, 30s));
-        const auto released = std::chrono::steady_clock::now();
-        CHECK(fleet.mine.force_unlock());
-        best = std::min(best, visit.get() - released);
+    const auto force = [](FairLock& held) {
+        CHECK(held.force_unlock());
         std::error_code ec;
-        fleet.mine.unlock(ec);
+        held.unlock(ec);
         CHECK(ec == errc::hold_lost);
-    }
-    CHECK(best <= 500ms);
+    };
+    CHECK(past_a_dead_head(500ms, force) <= 500ms);
 }
 
 TEST_CASE("a frozen waiter of a FairLock costs the others its offer, once, and does not enter when it goes on") {
