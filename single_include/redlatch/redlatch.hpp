@@ -22580,15 +22580,15 @@ public:
     }
 
     // Ends the hold of one owner, and removes it.
-    // The server has answered that it no longer has this hold. The caller erases it.
-    void lose_at_server(HoldRecord& hold) {
-        deliveries_.wake_queue(hold);
-        lose(hold, "the server no longer has this hold");
-    }
-
     void lose_now(HoldRecord& hold, const char* why) {
         lose(hold, why);
         core_.holds.erase_lost();
+    }
+
+    // The server has answered that it no longer has this hold.
+    void lose_at_server(HoldRecord& hold) {
+        deliveries_.wake_queue(hold);
+        lose_now(hold, "the server no longer has this hold");
     }
 
 private:
@@ -22767,7 +22767,6 @@ public:
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
             leases_.lose_at_server(*hold);
-            core_.holds.erase_lost();
             return false;
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.
@@ -23202,7 +23201,6 @@ private:
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             leases_.lose_at_server(*hold);
-            core_.holds.erase_lost();
             return errc::hold_lost;
         }
         if (leaving.lease > Milliseconds(0)) hold->prolong(sent.as_of_now(), leaving.lease);
@@ -26169,6 +26167,13 @@ local function is_asking(place, at)
     return asks <= at + stand_in + 50 and asks > now - stand_in
 end
 
+-- Returns for how many ms a time of `places` is ahead; 0 if it is over, or further ahead than any is set: then the clock has
+-- stepped back since.
+local function time_left(ends)
+    local left = tonumber(ends or '0') - now
+    return left <= 500 and math.max(left, 0) or 0
+end
+
 -- Without a right to one of these, the id is still in the queue.
 local function drop(id)
     redis.call('hdel', places, id)
@@ -26236,12 +26241,8 @@ inline constexpr ScriptText lock_queue = joined<queue_first, queue_others>;
 
 // Precedes the scripts that leave a place.
 inline constexpr ScriptText queue_places{R"lua(
--- Returns the time until which a field of `places` says that something is so; 0 if it is further away than any is set: then
--- the clock has stepped back since.
-local function until_of(field)
-    local ends = tonumber(redis.call('hget', places, field) or '0')
-    return ends <= now + 500 and ends or 0
-end
+-- Returns for how many ms more a field of `places` says that something is so.
+local function left_of(field) return time_left(redis.call('hget', places, field)) end
 
 -- Removes the place of a number, if it is that of its client. Returns true if it was.
 local leave_place = if_permitted(function(id, number)
@@ -26321,10 +26322,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "d167f9b0fe78451afaac9cbe2b26614da195bfbc"};
+    "973807fb38a0bd388c991e288e28353539d0ea2a"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "e003a8bb2b9d56bcc856e4ee3e8887827e81a820"};
+    "e2493d2100add2ba2a25bd2c4a0ee9d50422024c"};
 // clang-format on
 
 }  // namespace detail
@@ -26442,7 +26443,7 @@ end
 if current then return reenter(owner, current, count, lease) end
 if holder then return wait_for_holder() end
 -- The lock is free, and there is a queue, or there was one.
-local left = until_of('turn') - now
+local left = left_of('turn')
 if left > 0 and way ~= '2' then return wait(left, 0) end
 local answer = enter(lock, counter, owner, lease)
 if is_refusal(answer) then return answer end
@@ -26465,7 +26466,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "39ccfd879d9266b7c6506fedc222ae2454b84581"};
+    "fd49f23e64b91a3559f1168c8038e311bd3904f6"};
 // clang-format on
 
 }  // namespace detail
@@ -26609,8 +26610,8 @@ local function grant_or_notify(left, message, ids)
             elseif heard[2] > 0 then
                 -- Those who listen at other nodes are not counted: see Routes.
                 local others_listen = heard[4] > 0 or publish == 'Publish'
-                local polls_for = tonumber(known[1] or '0') - now
-                if (others_listen or polls_for > 0 and polls_for <= 500) and redis.call('hincrby', places, 'streak', '1') > most_grants then
+                if (others_listen or time_left(known[1]) > 0) and
+                        redis.call('hincrby', places, 'streak', '1') > most_grants then
                     return uncommon().give_turn(message)
                 end
                 local length = grant(head, number, lease, ends, kind)
@@ -26680,9 +26681,9 @@ local function release(owner, count, lease, command)
         return nil
     end
     if left == -2 and redis.call('exists', queue) == 1 then
-        local turn = until_of('turn')
+        local turn = left_of('turn')
         -- A hold that expired has woken nobody.
-        if turn <= now then hand_on(0, '0') else tell_head(turn) end
+        if turn == 0 then hand_on(0, '0') else tell_head(now + turn) end
     end
     return nil
 end
@@ -26709,10 +26710,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "885dad839cb32c796a312b9053320d9ac058d636"};
+    "0e3cb5547bbcd6ea76f9b58c775ac65b6aaf14be"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "74d9e5ad9549474b59f3608ceabcc50b745e79c6"};
+    "5769b2380335ab2e5c5fff60d4aaa7be85719dfc"};
 // clang-format on
 
 }  // namespace detail
@@ -27021,16 +27022,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "5b39dcfc407f5c0a68649be256efcaf24c545565"};
+    "fc29622b930d58489b15f26530272a99792f894b"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "137ecf342aca2cd8855c9dd48f79109984b42782"};
+    "711d78f64f6ca7998fa3802f0897806cfad0b500"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "07387d05a5d07e477bd865dee53238aa213fea30"};
+    "4d0defb0ecefc21ec7890ad14683fac6ac20bd37"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "0e5ecefccaf48931cb167c1de82390a1d69234a2"};
+    "4165796bde7bdd63df5fbea0b684e0a24eb1470e"};
 // clang-format on
 
 }  // namespace detail
@@ -32682,7 +32683,7 @@ local function grant_or_notify(left, message)
             if lasts and kind ~= 'r' then break end
             -- Those who listen at other nodes are not counted: see Routes.
             others_listen = heard[4] > 0 or publish == 'Publish'
-            if not lasts and (others_listen or until_of('polled') > now) and
+            if not lasts and (others_listen or left_of('polled') > 0) and
                     redis.call('hincrby', places, 'streak', '1') > most_grants then
                 return give_turn(message)
             end
@@ -32817,7 +32818,7 @@ if current == 0 then
             -- The writer that withdraws it tells all who wait.
             return left < 0 and left or wait(left, 1)
         end
-        local turn = not mode and queue and way ~= '2' and until_of('turn') - now or 0
+        local turn = not mode and queue and way ~= '2' and left_of('turn') or 0
         if turn > 0 then return wait(turn, 0) end
     elseif redis.call('hexists', lock, writer) == 0 then
         local left = redis.call('pttl', lock)
@@ -32899,7 +32900,7 @@ if mode then
 elseif redis.call('exists', lock) == 1 then
     return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
-local turn = queue and way ~= '2' and until_of('turn') - now or 0
+local turn = queue and way ~= '2' and left_of('turn') or 0
 if turn > 0 then return wait(turn, 0) end
 -- The mark is deleted last: readers get their turn after every writer. Another waiting writer sets it again.
 local refusal = all_or_none({{'hset', lock, 'mode', 'write', owner, '1', undo = {'hdel', lock, 'mode', owner}},
@@ -33042,7 +33043,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "6f3dd46b5c638e70a39b3ba2a2b3ddefbdc11dca"};
+    "4ee2f5fba9cb2fce9008e27e164e12727e95e675"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -33060,7 +33061,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "3171a2bcc5ec77dfef49b92276560f2a926b9292"};
+    "2e24a8fe8ebfe416e4ae5449903e09cbf4af355b"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};
@@ -33195,9 +33196,9 @@ local tell_others = if_permitted(function()
     if redis.call('exists', queue) == 0 then return end
     local left = redis.call('pttl', lock)
     if left ~= -2 then return tell_waiters(now + math.max(left, 0), redis.call('hget', lock, 'mode') == 'read') end
-    local turn = until_of('turn')
+    local turn = left_of('turn')
     -- A hold that expired has woken nobody.
-    if turn <= now then hand_on(0, '1') else tell_head(turn) end
+    if turn == 0 then hand_on(0, '1') else tell_head(now + turn) end
 end)
 
 -- Releases a number of which no client knows whether it has a hold or a place.
@@ -33237,16 +33238,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "b8e3857078ac21742570c29e27404cea32f99cd8"};
+    "1a852667199bbe2c0d4038b1934c65b6ed92ddd3"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "2bee62e421aa4aeaf95e983a06de1fdeeff4f3f3"};
+    "41a885fc2ad2d46786432bb98ad71641a28ae8f1"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "c3c97729af3f20e9527028324dcc93ffb3fbf351"};
+    "abe68c85b67c943e453a127934efc592678aa329"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "844a3cd75c2482f3f519b683696ad74fcb110c69"};
+    "b11717c3f32e9ac84a464b5df643950133058fde"};
 // clang-format on
 
 }  // namespace detail
@@ -33334,10 +33335,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "5767cc65fa364df8d97722861d568f2b87dab7e9"};
+    "bcc28a40d4628da2fd8bc76897f000bbc12e7ace"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "a69985872d36bc8081c1cf47806279da5510945d"};
+    "f742f7f13e211db3cfdebc9c52c83971830ec0ba"};
 // clang-format on
 
 }  // namespace detail

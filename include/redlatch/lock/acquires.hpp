@@ -166,7 +166,6 @@ public:
         }
         if (answer.kind != AcquireAnswer::Kind::held) {
             leases_.lose_at_server(*hold);
-            core_.holds.erase_lost();
             return false;
         }
         // The server counts one level more than this process. The next command of this hold carries the absolute count.

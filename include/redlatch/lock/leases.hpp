@@ -209,15 +209,15 @@ public:
     }
 
     // Ends the hold of one owner, and removes it.
-    // The server has answered that it no longer has this hold. The caller erases it.
-    void lose_at_server(HoldRecord& hold) {
-        deliveries_.wake_queue(hold);
-        lose(hold, "the server no longer has this hold");
-    }
-
     void lose_now(HoldRecord& hold, const char* why) {
         lose(hold, why);
         core_.holds.erase_lost();
+    }
+
+    // The server has answered that it no longer has this hold.
+    void lose_at_server(HoldRecord& hold) {
+        deliveries_.wake_queue(hold);
+        lose_now(hold, "the server no longer has this hold");
     }
 
 private:

@@ -313,7 +313,6 @@ private:
         if (answer.kind == ReleaseAnswer::Kind::senseless) return errc::protocol_error;
         if (answer.kind != ReleaseAnswer::Kind::still_held) {
             leases_.lose_at_server(*hold);
-            core_.holds.erase_lost();
             return errc::hold_lost;
         }
         if (leaving.lease > Milliseconds(0)) hold->prolong(sent.as_of_now(), leaving.lease);

@@ -74,16 +74,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "5b39dcfc407f5c0a68649be256efcaf24c545565"};
+    "fc29622b930d58489b15f26530272a99792f894b"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "137ecf342aca2cd8855c9dd48f79109984b42782"};
+    "711d78f64f6ca7998fa3802f0897806cfad0b500"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "07387d05a5d07e477bd865dee53238aa213fea30"};
+    "4d0defb0ecefc21ec7890ad14683fac6ac20bd37"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "0e5ecefccaf48931cb167c1de82390a1d69234a2"};
+    "4165796bde7bdd63df5fbea0b684e0a24eb1470e"};
 // clang-format on
 
 }  // namespace detail

@@ -81,6 +81,13 @@ local function is_asking(place, at)
     return asks <= at + stand_in + 50 and asks > now - stand_in
 end
 
+-- Returns for how many ms a time of `places` is ahead; 0 if it is over, or further ahead than any is set: then the clock has
+-- stepped back since.
+local function time_left(ends)
+    local left = tonumber(ends or '0') - now
+    return left <= 500 and math.max(left, 0) or 0
+end
+
 -- Without a right to one of these, the id is still in the queue.
 local function drop(id)
     redis.call('hdel', places, id)
@@ -148,12 +155,8 @@ inline constexpr ScriptText lock_queue = joined<queue_first, queue_others>;
 
 // Precedes the scripts that leave a place.
 inline constexpr ScriptText queue_places{R"lua(
--- Returns the time until which a field of `places` says that something is so; 0 if it is further away than any is set: then
--- the clock has stepped back since.
-local function until_of(field)
-    local ends = tonumber(redis.call('hget', places, field) or '0')
-    return ends <= now + 500 and ends or 0
-end
+-- Returns for how many ms more a field of `places` says that something is so.
+local function left_of(field) return time_left(redis.call('hget', places, field)) end
 
 -- Removes the place of a number, if it is that of its client. Returns true if it was.
 local leave_place = if_permitted(function(id, number)
@@ -233,10 +236,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "d167f9b0fe78451afaac9cbe2b26614da195bfbc"};
+    "973807fb38a0bd388c991e288e28353539d0ea2a"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "e003a8bb2b9d56bcc856e4ee3e8887827e81a820"};
+    "e2493d2100add2ba2a25bd2c4a0ee9d50422024c"};
 // clang-format on
 
 }  // namespace detail

@@ -116,7 +116,7 @@ end
 if current then return reenter(owner, current, count, lease) end
 if holder then return wait_for_holder() end
 -- The lock is free, and there is a queue, or there was one.
-local left = until_of('turn') - now
+local left = left_of('turn')
 if left > 0 and way ~= '2' then return wait(left, 0) end
 local answer = enter(lock, counter, owner, lease)
 if is_refusal(answer) then return answer end
@@ -139,7 +139,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "39ccfd879d9266b7c6506fedc222ae2454b84581"};
+    "fd49f23e64b91a3559f1168c8038e311bd3904f6"};
 // clang-format on
 
 }  // namespace detail

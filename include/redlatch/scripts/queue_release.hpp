@@ -142,8 +142,8 @@ local function grant_or_notify(left, message, ids)
             elseif heard[2] > 0 then
                 -- Those who listen at other nodes are not counted: see Routes.
                 local others_listen = heard[4] > 0 or publish == 'Publish'
-                local polls_for = tonumber(known[1] or '0') - now
-                if (others_listen or polls_for > 0 and polls_for <= 500) and redis.call('hincrby', places, 'streak', '1') > most_grants then
+                if (others_listen or time_left(known[1]) > 0) and
+                        redis.call('hincrby', places, 'streak', '1') > most_grants then
                     return uncommon().give_turn(message)
                 end
                 local length = grant(head, number, lease, ends, kind)
@@ -213,9 +213,9 @@ local function release(owner, count, lease, command)
         return nil
     end
     if left == -2 and redis.call('exists', queue) == 1 then
-        local turn = until_of('turn')
+        local turn = left_of('turn')
         -- A hold that expired has woken nobody.
-        if turn <= now then hand_on(0, '0') else tell_head(turn) end
+        if turn == 0 then hand_on(0, '0') else tell_head(now + turn) end
     end
     return nil
 end
@@ -242,10 +242,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "885dad839cb32c796a312b9053320d9ac058d636"};
+    "0e3cb5547bbcd6ea76f9b58c775ac65b6aaf14be"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "74d9e5ad9549474b59f3608ceabcc50b745e79c6"};
+    "5769b2380335ab2e5c5fff60d4aaa7be85719dfc"};
 // clang-format on
 
 }  // namespace detail

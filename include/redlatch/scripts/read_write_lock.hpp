@@ -91,7 +91,7 @@ if current == 0 then
             -- The writer that withdraws it tells all who wait.
             return left < 0 and left or wait(left, 1)
         end
-        local turn = not mode and queue and way ~= '2' and until_of('turn') - now or 0
+        local turn = not mode and queue and way ~= '2' and left_of('turn') or 0
         if turn > 0 then return wait(turn, 0) end
     elseif redis.call('hexists', lock, writer) == 0 then
         local left = redis.call('pttl', lock)
@@ -173,7 +173,7 @@ if mode then
 elseif redis.call('exists', lock) == 1 then
     return redis.error_reply('WRONGTYPE the key holds a lock that is no read-write lock')
 end
-local turn = queue and way ~= '2' and until_of('turn') - now or 0
+local turn = queue and way ~= '2' and left_of('turn') or 0
 if turn > 0 then return wait(turn, 0) end
 -- The mark is deleted last: readers get their turn after every writer. Another waiting writer sets it again.
 local refusal = all_or_none({{'hset', lock, 'mode', 'write', owner, '1', undo = {'hdel', lock, 'mode', owner}},
@@ -316,7 +316,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "6f3dd46b5c638e70a39b3ba2a2b3ddefbdc11dca"};
+    "4ee2f5fba9cb2fce9008e27e164e12727e95e675"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -334,7 +334,7 @@ inline constexpr Script digested<scripts::read_write_inspect>{scripts::read_writ
     "902938395c1467e53293efaa7547f94cf6edc451"};
 template <>
 inline constexpr Script digested<scripts::write_acquire>{scripts::write_acquire,
-    "3171a2bcc5ec77dfef49b92276560f2a926b9292"};
+    "2e24a8fe8ebfe416e4ae5449903e09cbf4af355b"};
 template <>
 inline constexpr Script digested<scripts::write_holders>{scripts::write_holders,
     "0563473cc44e1efd1a4596047bc24c8a7c8d79b2"};

@@ -143,7 +143,7 @@ local function grant_or_notify(left, message)
             if lasts and kind ~= 'r' then break end
             -- Those who listen at other nodes are not counted: see Routes.
             others_listen = heard[4] > 0 or publish == 'Publish'
-            if not lasts and (others_listen or until_of('polled') > now) and
+            if not lasts and (others_listen or left_of('polled') > 0) and
                     redis.call('hincrby', places, 'streak', '1') > most_grants then
                 return give_turn(message)
             end

@@ -128,9 +128,9 @@ local tell_others = if_permitted(function()
     if redis.call('exists', queue) == 0 then return end
     local left = redis.call('pttl', lock)
     if left ~= -2 then return tell_waiters(now + math.max(left, 0), redis.call('hget', lock, 'mode') == 'read') end
-    local turn = until_of('turn')
+    local turn = left_of('turn')
     -- A hold that expired has woken nobody.
-    if turn <= now then hand_on(0, '1') else tell_head(turn) end
+    if turn == 0 then hand_on(0, '1') else tell_head(now + turn) end
 end)
 
 -- Releases a number of which no client knows whether it has a hold or a place.
@@ -170,16 +170,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "b8e3857078ac21742570c29e27404cea32f99cd8"};
+    "1a852667199bbe2c0d4038b1934c65b6ed92ddd3"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "2bee62e421aa4aeaf95e983a06de1fdeeff4f3f3"};
+    "41a885fc2ad2d46786432bb98ad71641a28ae8f1"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "c3c97729af3f20e9527028324dcc93ffb3fbf351"};
+    "abe68c85b67c943e453a127934efc592678aa329"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "844a3cd75c2482f3f519b683696ad74fcb110c69"};
+    "b11717c3f32e9ac84a464b5df643950133058fde"};
 // clang-format on
 
 }  // namespace detail

@@ -87,10 +87,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "5767cc65fa364df8d97722861d568f2b87dab7e9"};
+    "bcc28a40d4628da2fd8bc76897f000bbc12e7ace"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "a69985872d36bc8081c1cf47806279da5510945d"};
+    "f742f7f13e211db3cfdebc9c52c83971830ec0ba"};
 // clang-format on
 
 }  // namespace detail
