@@ -241,12 +241,7 @@ TEST_CASE_TEMPLATE("fault: the server's clock jumps while clients queue: each of
                    FencedLock, FairLock, ReadWriteLock, ReadSide, OnePermit<Semaphore>,
                    OnePermit<PermitExpirableSemaphore>) {
     using Held = std::conditional_t<std::is_same_v<L, ReadSide>, ReadWriteLock, L>;
-    const std::string queue =
-        (std::is_same_v<L, FairLock>                                       ? "redisson_lock_queue"
-         : std::is_same_v<L, ReadWriteLock> || std::is_same_v<L, ReadSide> ? "redlatch_rwlock_queue"
-         : std::is_same_v<L, RLock> || std::is_same_v<L, FencedLock>       ? "redlatch_lock_queue"
-                                                                           : "redlatch_semaphore_queue") +
-        std::string(":{orders}");
+    const std::string queue = queue_key_of<L>("orders");
     for (const auto by : {60s, -60s}) {
         CAPTURE(by.count());
         SkewedServer skewed;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "faults/cluster_kit.hpp"
+#include "support/grants.hpp"
 #include "support/sentinels.hpp"
 
 using namespace redlatch;
@@ -45,10 +46,7 @@ struct Party {
 template <class L>
 struct Crowd {
     Crowd(const std::string& url, RedisServer& master, const std::string& name, PubSub pubsub = PubSub::automatic) {
-        const std::string queue = std::string(std::is_same_v<L, FairLock>        ? "redisson_lock_queue"
-                                              : std::is_same_v<L, ReadWriteLock> ? "redlatch_rwlock_queue"
-                                                                                 : "redlatch_lock_queue") +
-                                  ":{" + name + "}";
+        const std::string queue = queue_key_of<L>(name);
         for (int i = 1; i <= 3; ++i) {
             parties.push_back(std::make_unique<Party<L>>(url, name, pubsub));
             parties.back()->wait();

@@ -239,9 +239,7 @@ private:
         std::set<std::string> epochs;
         for (const auto& node : nodes_) {
             if (!node->running()) continue;
-            const std::string info = RawRedis{*node}.text("CLUSTER", "INFO");
-            const std::size_t at = info.find("cluster_current_epoch:");
-            epochs.insert(info.substr(at, info.find("\r\n", at) - at));
+            epochs.insert(RawRedis{*node}.cluster_info("cluster_current_epoch"));
         }
         return epochs.size() == 1;
     }

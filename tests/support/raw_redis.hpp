@@ -111,6 +111,15 @@ public:
 protected:
     ~RawCommands() = default;
 
+    static std::string field_of(const std::string& info, std::string_view field) {
+        std::istringstream lines{info};
+        for (std::string line; std::getline(lines, line);) {
+            if (line.starts_with(field) && line.size() > field.size() && line[field.size()] == ':')
+                return line.substr(field.size() + 1, line.find('\r') - field.size() - 1);
+        }
+        return {};
+    }
+
     static std::string word(std::string_view text) { return std::string{text}; }
     static std::string word(std::integral auto number) { return std::to_string(number); }
 
@@ -147,13 +156,11 @@ public:
 
     /// Returns one field of INFO, such as info("server", "run_id"), or an empty string if there is none.
     std::string info(std::string_view section, std::string_view field) {
-        std::istringstream lines{text("INFO", section)};
-        for (std::string line; std::getline(lines, line);) {
-            if (line.starts_with(field) && line.size() > field.size() && line[field.size()] == ':')
-                return line.substr(field.size() + 1, line.find('\r') - field.size() - 1);
-        }
-        return {};
+        return field_of(text("INFO", section), field);
     }
+
+    /// The same in the reply to CLUSTER INFO.
+    std::string cluster_info(std::string_view field) { return field_of(text("CLUSTER", "INFO"), field); }
 
     /// Returns the number of connections other than this one.
     long long connected_clients() { return std::stoll(info("clients", "connected_clients")) - 1; }

@@ -165,6 +165,36 @@ int calls_in_vain(RLock& lock, const std::atomic<int>& questions, int least) {
     return calls;
 }
 
+/// Waits for the lock in a new thread, which then releases it. The result is whether the hold was for two seconds, as a grant
+/// is at first: one that was asked for is for thirty.
+template <class L>
+std::future<bool> start_visit(L& lock) {
+    return start([&lock] {
+        lock.lock();
+        const bool is_offer = valid_until_of(lock) <= Clock::now() + 2s;
+        lock.unlock();
+        return is_offer;
+    });
+}
+
+/// Returns true if a release of one client grants the lock to the other one, which queues. Gives a busy machine five tries,
+/// because it may leave time to prolong the grant.
+template <class L>
+bool is_granted(L& mine, L& other, const Client& of_other, const std::string& name, PubSub pubsub) {
+    for (int tries = 0; tries < 5; ++tries) {
+        std::future<bool> visit;
+        std::unique_lock held{mine};
+        visit = start_visit(other);
+        RawRedis redis{cluster().master_of(name)};
+        REQUIRE(can_be_granted<L>(redis, of_other, name, pubsub == PubSub::sharded));
+        commands_when_quiet(of_other);
+        held.unlock();
+        REQUIRE(ready_within(visit, soon));
+        if (visit.get()) return true;
+    }
+    return false;
+}
+
 }  // namespace
 
 TEST_CASE("key_slot() computes the same slot as the servers") {
@@ -341,16 +371,7 @@ TEST_CASE("classic channels: a waiter of a slot that has moved unnoticed gets th
     const std::string name = "unnoticed";
     RLock mine{one, name}, other{two, name};
     mine.lock();
-    // Returns whether the hold was for two seconds, as a grant is at first.
-    const auto wait = [&] {
-        return start([&] {
-            other.lock();
-            const bool is_offer = other.valid_until() <= Clock::now() + 2s;
-            other.unlock();
-            return is_offer;
-        });
-    };
-    auto waiting = wait();
+    auto waiting = start_visit(other);
     REQUIRE(is_listened_to(channel_of(name), PubSub::classic));
     RedisServer& from = cluster().master_of(name);
     RedisServer& to = another_than(from);
@@ -358,19 +379,7 @@ TEST_CASE("classic channels: a waiter of a slot that has moved unnoticed gets th
     // The new node counts no listener, so it grants nothing. Its message reaches the waiter at the old one.
     mine.unlock();
     CHECK(ready_within(waiting, soon));
-    // A busy machine may leave time to prolong the grant.
-    bool was_granted = false;
-    for (int tries = 0; !was_granted && tries < 5; ++tries) {
-        mine.lock();
-        waiting = wait();
-        RawRedis redis{to};
-        REQUIRE(can_be_granted<RLock>(redis, two, name));
-        commands_when_quiet(two);
-        mine.unlock();
-        REQUIRE(ready_within(waiting, soon));
-        was_granted = waiting.get();
-    }
-    CHECK(was_granted);
+    CHECK(is_granted(mine, other, two, name, PubSub::classic));
     cluster().migrate(cluster().slot_of(name), from);
 }
 
@@ -486,27 +495,8 @@ TEST_CASE_TEMPLATE("a release grants a lock to the client that queues", L, RLock
         CAPTURE(name);
         CAPTURE(pubsub == PubSub::sharded);
         Client one{cluster().url(), with(pubsub)}, two{cluster().url(), with(pubsub)};
-        // A grant is for two seconds at first, and a busy machine may leave time to prolong it. A hold that was asked for
-        // is for thirty.
-        bool was_granted = false;
-        for (int tries = 0; !was_granted && tries < 5; ++tries) {
-            L mine{one, name}, other{two, name};
-            std::future<bool> waiting;
-            std::unique_lock held{mine};
-            waiting = start([&] {
-                other.lock();
-                const bool is_offer = valid_until_of(other) <= Clock::now() + 2s;
-                other.unlock();
-                return is_offer;
-            });
-            RawRedis redis{cluster().master_of(name)};
-            REQUIRE(can_be_granted<L>(redis, two, name, pubsub == PubSub::sharded));
-            commands_when_quiet(two);
-            held.unlock();
-            REQUIRE(ready_within(waiting, soon));
-            was_granted = waiting.get();
-        }
-        CHECK(was_granted);
+        L mine{one, name}, other{two, name};
+        CHECK(is_granted(mine, other, two, name, pubsub));
     }
 }
 
