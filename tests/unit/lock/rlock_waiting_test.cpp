@@ -190,18 +190,21 @@ TEST_CASE("a message that arrives while the acquire command is in flight makes t
     CHECK(fixture.redis.count("acquire") == 3);
 }
 
-TEST_CASE("the message of this process's own release does not wake threads that asked later") {
-    Fixture fixture;
+/// A thread waits, gets the lock after a message and releases it: the message of that release is this process's own.
+void wait_enter_and_leave(Fixture& fixture) {
     fixture.redis.next("acquire", number(30'000));
     fixture.redis.next("acquire", number(30'000));
     fixture.redis.always("release", number(2));  // subscribers: another process and this one
-    {
-        Taker first(fixture);
-        REQUIRE(is_waiting(fixture));
-        REQUIRE(fixture.redis.publish(channel));
-        REQUIRE(first.is_back());
-        first.finish();
-    }
+    Taker first(fixture);
+    REQUIRE(is_waiting(fixture));
+    REQUIRE(fixture.redis.publish(channel));
+    REQUIRE(first.is_back());
+    first.finish();
+}
+
+TEST_CASE("the message of this process's own release does not wake threads that asked later") {
+    Fixture fixture;
+    wait_enter_and_leave(fixture);
     REQUIRE(fixture.redis.wait_for("release", 1));
     fixture.redis.always("acquire", number(30'000));
     Taker second(fixture);
@@ -221,16 +224,7 @@ TEST_CASE("the message of this process's own release does not wake threads that 
 // end of the lease that the reply had reported.
 TEST_CASE("a thread whose acquire was overtaken by a release of this process asks again") {
     Fixture fixture;
-    fixture.redis.next("acquire", number(30'000));
-    fixture.redis.next("acquire", number(30'000));
-    fixture.redis.always("release", number(2));  // subscribers: another process and this one
-    {
-        Taker first(fixture);
-        REQUIRE(is_waiting(fixture));
-        REQUIRE(fixture.redis.publish(channel));
-        REQUIRE(first.is_back());
-        first.finish();
-    }
+    wait_enter_and_leave(fixture);
     const std::size_t asked = fixture.redis.count("acquire");
     fixture.redis.next("acquire", ScriptedRedis::hold_back);
     Taker second(fixture);
