@@ -114,7 +114,14 @@ private:
     }
     BootTime term_at() const {
         if (has_termed_ || valid_until_ == not_at_all) return not_at_all;
-        return valid_until_ - nanos(command_.margin) - nanos(command_.grace);
+        return valid_until_ - nanos(command_.margin) - grace_;
+    }
+    // A hold that was granted has a short lease until it is renewed for the first time. It may leave no time for the grace.
+    void set_validity(BootTime until) {
+        valid_until_ = until;
+        if (until == not_at_all) return;
+        const BootTime left = std::max<BootTime>(until - nanos(command_.margin) - boot_time_now(), 0);
+        grace_ = left > nanos(command_.grace) ? nanos(command_.grace) : left / 6;
     }
     static BootTime nanos(std::chrono::milliseconds time) { return static_cast<BootTime>(time.count()) * 1'000'000; }
 
@@ -129,10 +136,10 @@ private:
         }
         switch (order.kind) {
             case Order::start:
-                valid_until_ = order.time;
+                set_validity(order.time);
                 start_child(order.token);
                 break;
-            case Order::valid: valid_until_ = order.time; break;
+            case Order::valid: set_validity(order.time); break;
             case Order::signal: signal_group(order.value); break;
             case Order::lost: end_child(); break;
             default: break;
@@ -249,6 +256,7 @@ private:
     int to_;
     pid_t child_ = 0;  // 0 for none
     BootTime valid_until_ = 0;
+    BootTime grace_ = 0;  // in ns
     BootTime kill_by_ = not_at_all;
     bool has_tool_ = true;
     bool has_termed_ = false;

@@ -221,6 +221,34 @@ TEST_CASE("what the command leaves in its process group ends with it, before the
     CHECK_FALSE(tool.redis.exists("job"));
 }
 
+TEST_CASE("a lock that another run hands on is kept until the command has ended, whatever the kind") {
+    for (const std::vector<std::string>& kind : std::vector<std::vector<std::string>>{
+             {}, {"--fair"}, {"--exclusive"}, {"--permits", "1"}}) {
+        CAPTURE(kind.empty() ? "" : kind.front());
+        Tool tool;
+        const auto start = [&](const std::string& seconds) {
+            std::vector<std::string> words{"run", "--lock", "job"};
+            words.insert(words.end(), kind.begin(), kind.end());
+            words.insert(words.end(), {"--", "sh", "-c", "echo begun; sleep " + seconds + "; exit 3"});
+            return tool.start(words);
+        };
+        const auto begun = [](const ToolRun& run) {
+            return eventually([&] { return run.text().starts_with("begun"); }, 30s);
+        };
+        ToolRun first = start("60");
+        REQUIRE(begun(first));
+        // Longer than the lease that a release grants at first.
+        ToolRun second = start("3");
+        REQUIRE(eventually([&] { return !tool.redis.pubsub_channels().empty(); }, 30s));
+        first.process.signal(SIGTERM);
+        CHECK(begun(second));
+        const auto status = second.process.wait(60s);
+        REQUIRE(status);
+        CHECK(status->code == 3);
+        CHECK(second.text() == "begun\n");
+    }
+}
+
 TEST_CASE("the group of a shell is ended as a whole when the tool is killed") {
     once_in_time([] {
         Tool tool;
