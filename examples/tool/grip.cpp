@@ -124,8 +124,9 @@ void Grippable::acquire(std::stop_token stop, Done done) {
 redlatch::ClientOptions client_options(const Arguments& arguments) {
     redlatch::ClientOptions options;
     options.watchdog_timeout = arguments.lease;
-    // A server that does not answer must be asked again before the lease ends.
-    options.command_timeout = std::clamp(arguments.lease / 6, Milliseconds(100), Milliseconds(3'000));
+    // A server that does not answer must be asked again before the lease ends, which is short at first if another process
+    // handed the lock on.
+    options.command_timeout = std::clamp(arguments.lease / 6, Milliseconds(100), Milliseconds(1'000));
     if (arguments.command == Command::attempt || arguments.command == Command::who ||
         arguments.command == Command::unlock)
         options.unreachable_timeout = Milliseconds(5'000);

@@ -27,11 +27,11 @@ constexpr BootTime not_at_all = std::numeric_limits<BootTime>::max();
 
 // What the tool tells the guardian. Short enough that a pipe takes it as a whole.
 struct Order {
-    enum Kind : std::int32_t { start, valid, signal, lost };
+    enum Kind : std::int32_t { start, keep, signal, lost };
     std::int32_t kind = start;
     std::int32_t value = 0;
     std::int64_t token = 0;
-    BootTime time = 0;
+    KeptUntil kept{};
 };
 
 BootTime nanoseconds(clockid_t clock) {
@@ -75,6 +75,7 @@ public:
     [[noreturn]] void run() {
         ::setpgid(0, 0);  // a signal for the tool's group is the tool's business
         for (const int number : handled) set_signal(number, SIG_IGN);
+        ::fcntl(from_, F_SETFL, O_NONBLOCK);
         int wake[2];
         if (::pipe(wake) != 0) ::_exit(codes_failed);
         for (const int end : wake) {
@@ -93,7 +94,10 @@ public:
             char drained[64];
             while (::read(wake[0], drained, sizeof drained) > 0) {
             }
-            if (fds[0].revents != 0) take_order();
+            // All of them first: one that was frozen finds a renewal behind the others.
+            if (fds[0].revents != 0)
+                while (take_order()) {
+                }
             look_after_child();
         }
     }
@@ -108,42 +112,32 @@ private:
         return static_cast<int>(std::clamp<BootTime>(left, 0, 100));
     }
 
-    BootTime kill_at() const {
-        const BootTime last = valid_until_ == not_at_all ? not_at_all : valid_until_ - nanos(command_.margin);
-        return std::min(last, kill_by_);
-    }
-    BootTime term_at() const {
-        if (has_termed_ || valid_until_ == not_at_all) return not_at_all;
-        return valid_until_ - nanos(command_.margin) - grace_;
-    }
-    // A hold that was granted has a short lease until it is renewed for the first time. It may leave no time for the grace.
-    void set_validity(BootTime until) {
-        valid_until_ = until;
-        if (until == not_at_all) return;
-        const BootTime left = std::max<BootTime>(until - nanos(command_.margin) - boot_time_now(), 0);
-        grace_ = left > nanos(command_.grace) ? nanos(command_.grace) : left / 6;
-    }
+    BootTime kill_at() const { return std::min(kept_.kill_at, kill_by_); }
+    BootTime term_at() const { return has_termed_ ? not_at_all : kept_.term_at; }
     static BootTime nanos(std::chrono::milliseconds time) { return static_cast<BootTime>(time.count()) * 1'000'000; }
 
-    void take_order() {
+    // Carries out the next order. Returns false if there is none.
+    bool take_order() {
         Order order;
         const auto size = ::read(from_, &order, sizeof order);
-        if (size < 0 && (errno == EINTR || errno == EAGAIN)) return;
+        if (size < 0 && errno == EINTR) return true;
+        if (size < 0 && errno == EAGAIN) return false;
         if (size != sizeof order) {  // the tool has ended
             has_tool_ = false;
             end_child();
-            return;
+            return false;
         }
         switch (order.kind) {
             case Order::start:
-                set_validity(order.time);
+                kept_ = order.kept;
                 start_child(order.token);
                 break;
-            case Order::valid: set_validity(order.time); break;
+            case Order::keep: kept_ = order.kept; break;
             case Order::signal: signal_group(order.value); break;
             case Order::lost: end_child(); break;
             default: break;
         }
+        return true;
     }
 
     // TERM now, and KILL after the grace, or earlier if the validity ends.
@@ -255,8 +249,7 @@ private:
     int from_;
     int to_;
     pid_t child_ = 0;  // 0 for none
-    BootTime valid_until_ = 0;
-    BootTime grace_ = 0;  // in ns
+    KeptUntil kept_{};
     BootTime kill_by_ = not_at_all;
     bool has_tool_ = true;
     bool has_termed_ = false;
@@ -310,10 +303,10 @@ Guardian::~Guardian() {
     ::close(from_);
 }
 
-void Guardian::start(std::int64_t token, BootTime valid_until) { send(Order::start, 0, token, valid_until); }
-void Guardian::valid_until(BootTime valid_until) { send(Order::valid, 0, 0, valid_until); }
-void Guardian::signal(int number) { send(Order::signal, number, 0, 0); }
-void Guardian::lost() { send(Order::lost, 0, 0, 0); }
+void Guardian::start(std::int64_t token, const KeptUntil& until) { send(Order::start, 0, token, until); }
+void Guardian::keep(const KeptUntil& until) { send(Order::keep, 0, 0, until); }
+void Guardian::signal(int number) { send(Order::signal, number, 0, {}); }
+void Guardian::lost() { send(Order::lost, 0, 0, {}); }
 
 std::optional<Told> Guardian::read() {
     Told told{};
@@ -329,8 +322,8 @@ void Guardian::kill_group() const noexcept {
     if (group_ != 0) ::kill(-group_, SIGKILL);
 }
 
-void Guardian::send(std::int32_t kind, std::int32_t value, std::int64_t token, BootTime time) noexcept {
-    const Order order{kind, value, token, time};
+void Guardian::send(std::int32_t kind, std::int32_t value, std::int64_t token, const KeptUntil& kept) noexcept {
+    const Order order{kind, value, token, kept};
     [[maybe_unused]] const auto ignored = ::write(to_, &order, sizeof order);
 }
 

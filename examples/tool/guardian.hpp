@@ -13,7 +13,7 @@
 // certain, and needs no server, no thread and no memory to act on that.
 //
 //   tool --------------- two pipes --------------- guardian ------------- command
-//   holds the lock,      "valid until …",          starts it, counts      in a process
+//   holds the lock,      "keep until …",           starts it, counts      in a process
 //   renews it            "signal …", "lost"        the time, kills it     group of its own
 //
 // If the tool is killed, its end of the pipe closes. If it is frozen, nothing renews the time that the guardian has. If the
@@ -31,9 +31,14 @@ BootTime boot_time_of(std::chrono::steady_clock::time_point instant);
 
 struct GuardedCommand {
     std::vector<std::string> program;
-    std::string lock;                  // for the environment
-    std::chrono::milliseconds grace;   // from TERM to KILL
-    std::chrono::milliseconds margin;  // from KILL to the end of the validity
+    std::string lock;                 // for the environment
+    std::chrono::milliseconds grace;  // from TERM to KILL when the lock is lost
+};
+
+// When the command has to end, unless the lock is renewed.
+struct KeptUntil {
+    BootTime term_at = 0;
+    BootTime kill_at = 0;
 };
 
 // Something that the guardian tells.
@@ -60,10 +65,10 @@ public:
     ~Guardian();
 
     // Runs the command. `token`: the fencing token, 0 for none.
-    void start(std::int64_t token, BootTime valid_until);
+    void start(std::int64_t token, const KeptUntil& until);
 
     // The rest never blocks, also if the guardian is frozen.
-    void valid_until(BootTime valid_until);
+    void keep(const KeptUntil& until);
     void signal(int number);
     void lost();
 
@@ -77,7 +82,7 @@ public:
     void kill_group() const noexcept;
 
 private:
-    void send(std::int32_t kind, std::int32_t value, std::int64_t token, BootTime time) noexcept;
+    void send(std::int32_t kind, std::int32_t value, std::int64_t token, const KeptUntil& kept) noexcept;
 
     pid_t pid_ = -1;
     pid_t group_ = 0;  // of the command while it runs; 0 for none

@@ -79,16 +79,30 @@ private:
     int ends_[2];
 };
 
+// From KILL to the end of the validity.
+Milliseconds margin_of(Milliseconds lease) { return std::clamp(lease / 20, Milliseconds(20), Milliseconds(500)); }
+
+// Until when the lock is certain, and how long before that the command has to end.
+struct Validity {
+    BootTime ends;
+    Milliseconds margin;
+    Milliseconds grace;
+
+    KeptUntil kept_until() const { return {before_end(margin + grace), before_end(margin)}; }
+    // When the tool itself kills the command. The guardian does it before, unless it is frozen.
+    BootTime last_kill_at() const { return before_end(margin / 2); }
+
+private:
+    BootTime before_end(Milliseconds time) const { return ends - std::chrono::nanoseconds(time).count(); }
+};
+
 void say(const std::string& text) { std::cerr << "redlatch: " + text + "\n"; }
 
 // One command line that runs a program. The main thread sleeps in poll() only; the client's threads wake it.
 class Runner {
 public:
     explicit Runner(const Arguments& arguments)
-        : arguments_(arguments),
-          command_{arguments.program, arguments.name, arguments.grace,
-                   std::clamp(arguments.lease / 20, Milliseconds(20), Milliseconds(500))},
-          guardian_(command_) {}
+        : arguments_(arguments), command_{arguments.program, arguments.name, arguments.grace}, guardian_(command_) {}
 
     int run() {
         redlatch::ClientOptions options = client_options(arguments_);
@@ -202,17 +216,15 @@ private:
         const std::stop_token lost = grip.lost();
         const std::stop_callback on_loss(lost, [this] { wakeups_.wake(); });
         auto valid_until = grip.valid_until();
-        BootTime validity = boot_time_of(valid_until);
-        guardian_.start(grip.token(), validity);
+        Validity validity = first_validity(valid_until);
+        guardian_.start(grip.token(), validity.kept_until());
         bool is_lost = false;
         std::optional<int> code;
-        const BootTime margin = std::chrono::nanoseconds(command_.margin).count() / 2;
-        constexpr Milliseconds shortest{5};
-        const Milliseconds longest = std::clamp(arguments_.lease / 30, shortest, Milliseconds(200));
+        constexpr Milliseconds shortest{5}, longest{200};
         while (!code) {
             // In time for the kill below. A round is short anyway: poll() does not count a suspension of the machine.
-            const Milliseconds left((validity - margin - boot_time_now()) / 1'000'000 + 1);
-            sleep(std::clamp(left, shortest, longest));
+            const Milliseconds left((validity.last_kill_at() - boot_time_now()) / 1'000'000 + 1);
+            sleep(std::clamp(left / 30, shortest, longest));
             while (const auto number = wakeups_.next_signal()) {
                 stopped_ = true;
                 guardian_.signal(*number);
@@ -231,15 +243,23 @@ private:
             if (const auto now_until = grip.valid_until();
                 !is_lost && now_until != valid_until && now_until != Clock::time_point::min()) {
                 valid_until = now_until;
-                validity = boot_time_of(valid_until);
-                guardian_.valid_until(validity);
+                validity = {boot_time_of(valid_until), margin_of(arguments_.lease), arguments_.grace};
+                guardian_.keep(validity.kept_until());
             }
-            // The guardian does this before, unless it is frozen.
-            if (!code && boot_time_now() >= validity - margin) guardian_.kill_group();
+            if (!code && boot_time_now() >= validity.last_kill_at()) guardian_.kill_group();
         }
         // The command had the terminal.
         if (::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) != -1) ::tcsetpgrp(STDIN_FILENO, ::getpgrp());
-        return is_lost || boot_time_now() >= validity ? codes::lost : *code;
+        return is_lost || boot_time_now() >= validity.ends ? codes::lost : *code;
+    }
+
+    // A lock that another process handed on has a short lease until its first renewal, which leaves little time for both.
+    Validity first_validity(Clock::time_point valid_until) const {
+        const Milliseconds lease = std::min(arguments_.lease, arguments_.at_most.value_or(arguments_.lease));
+        const auto left = std::chrono::floor<Milliseconds>(valid_until - Clock::now());
+        const BootTime ends = boot_time_of(valid_until);
+        if (left > lease / 2) return {ends, margin_of(arguments_.lease), arguments_.grace};
+        return {ends, margin_of(left), std::clamp(left / 10, Milliseconds(0), arguments_.grace)};
     }
 
     std::optional<int> learn(const Told& told, bool& is_lost) {

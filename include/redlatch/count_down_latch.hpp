@@ -80,9 +80,9 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
 
-    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the count
-    // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
-    // indefinitely. Accepts std::stop_token and std::error_code&.
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the count has ended. Timeouts are
+    // rounded up to the next millisecond; zero or less checks once; the largest value waits indefinitely. Accepts
+    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {

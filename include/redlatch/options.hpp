@@ -148,8 +148,8 @@ struct ClientOptions {
     // It may block. Its time does not count as the server's. Until it returns, calls that need the connection wait,
     // within their deadlines; so do renewals and messages of this connection. The end of the client waits for it.
     // If it throws, the attempt to connect has failed. The client repeats it after a pause. The error of a call that
-    // gives up quotes what(), so that must not contain the password.
-    // A login that the server refuses fails the call at once. The next attempt calls the function again.
+    // gives up quotes what(), so that must not contain the password. A login that the server refuses fails the call at
+    // once. The next attempt calls the function again.
     std::function<Credentials()> credentials = {};
     // How many times in a row a released lock, or permits of a Semaphore, are handed off to a waiter of this process
     // before other processes get a turn.

@@ -194,7 +194,7 @@ public:
         return held(detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
-    // --- what is acquired: see the members of PermitExpirableSemaphore; invalid_argument for a segment that is none ---
+    // --- one permit: as in PermitExpirableSemaphore; throws invalid_argument for a segment that there is not -----------
 
     // Releases the permit. Throws Error(errc::unknown_permit) if it is not held: it was released already, or its lease has
     // expired. If no server replies, the call fails, but the client goes on in the background.

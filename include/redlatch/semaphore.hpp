@@ -87,9 +87,9 @@ public:
     [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec);
     [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
-    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the
-    // permits were acquired. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
-    // value waits indefinitely. Accepts std::stop_token and std::error_code&.
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the permits were acquired. Timeouts
+    // are rounded up to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts
+    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {

@@ -795,8 +795,8 @@ struct ClientOptions {
     // It may block. Its time does not count as the server's. Until it returns, calls that need the connection wait,
     // within their deadlines; so do renewals and messages of this connection. The end of the client waits for it.
     // If it throws, the attempt to connect has failed. The client repeats it after a pause. The error of a call that
-    // gives up quotes what(), so that must not contain the password.
-    // A login that the server refuses fails the call at once. The next attempt calls the function again.
+    // gives up quotes what(), so that must not contain the password. A login that the server refuses fails the call at
+    // once. The next attempt calls the function again.
     std::function<Credentials()> credentials = {};
     // How many times in a row a released lock, or permits of a Semaphore, are handed off to a waiter of this process
     // before other processes get a turn.
@@ -1286,11 +1286,12 @@ protected:
 };
 
 // Work that waits: for replies, for messages, for its turn. The same code serves both kinds of callers. A caller may
-// block its thread: then nothing in the task suspends, and run() returns the result. Or it is a coroutine: then the task
-// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited, run or started, once.
+// block its thread: then nothing that the task waits for suspends it, and run() returns the result. Or it is a coroutine:
+// then the task suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited, run or
+// started, once.
 //
 // A task that was suspended continues its caller on the thread on which it ends, so a lock that a task has taken belongs
-// to that thread. A task that blocks returns to its caller, whose stack does not grow from one such task to the next.
+// to that thread. run() continues a task and those that it awaits in turn, so they need the stack of one of them.
 //
 // Every await_suspend() of ours is [[gnu::noinline]], because another thread may resume the coroutine before that
 // function returns. If it is inlined, clang before version 18 may keep its variables in the frame of the coroutine, which
@@ -1305,22 +1306,23 @@ public:
         auto final_suspend() noexcept {
             struct End {
                 bool await_ready() noexcept { return false; }
-                [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
-                    const std::coroutine_handle<> next = ended.promise().caller;
-                    TaskEnd* const told = ended.promise().listener;
-                    if (next)
-                        next.resume();
-                    else if (told)
-                        told->task_ended();
+                [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> coroutine) noexcept {
+                    promise_type& ended = coroutine.promise();  // may be gone after the last line
+                    if (ended.continues)
+                        *ended.continues = ended.caller;
+                    else if (ended.caller)
+                        ended.caller.resume();
+                    else if (ended.listener)
+                        ended.listener->task_ended();
                 }
                 void await_resume() noexcept {}
             };
             return End{};
         }
 
-        bool blocks = false;               // True if its caller blocks its thread
-        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks or was started
-        TaskEnd* listener = nullptr;       // learns of the end if the task was started
+        std::coroutine_handle<>* continues = nullptr;  // with what run() goes on; null if no thread is in run()
+        std::coroutine_handle<> caller{};              // to continue at the end; null if the task was run or started
+        TaskEnd* listener = nullptr;                   // learns of the end if the task was started
     };
 
     Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
@@ -1331,8 +1333,9 @@ public:
 
     // For a caller that blocks its thread.
     T run() {
-        coroutine_.promise().blocks = true;
-        coroutine_.resume();
+        std::coroutine_handle<> next = coroutine_;
+        coroutine_.promise().continues = &next;
+        while (next) std::exchange(next, nullptr).resume();
         return coroutine_.promise().take();
     }
 
@@ -1348,14 +1351,15 @@ public:
     // For a caller that is a coroutine, or a task itself.
     bool await_ready() const noexcept { return false; }
     template <class Promise>
-    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<Promise> caller) {
+    [[gnu::noinline]] void await_suspend(std::coroutine_handle<Promise> caller) {
         const std::coroutine_handle<promise_type> coroutine = coroutine_;
         promise_type& promise = coroutine.promise();
-        if constexpr (requires { caller.promise().blocks; }) promise.blocks = caller.promise().blocks;
-        const bool suspends = !promise.blocks;
-        if (suspends) promise.caller = caller;
-        coroutine.resume();
-        return suspends;
+        if constexpr (requires { caller.promise().continues; }) promise.continues = caller.promise().continues;
+        promise.caller = caller;
+        if (promise.continues)
+            *promise.continues = coroutine;
+        else
+            coroutine.resume();
     }
     T await_resume() { return take(); }
 
@@ -1620,7 +1624,7 @@ struct Course {
 //   ended(answer)   takes what the task returned; throws if the work failed
 //   result(host)    makes the result, once. If nobody wants it any more, it is made and destroyed, which gives back
 //                   what it holds. Before that unwanted() is called, if the work has that.
-// This is the work of which the result is what its task returns.
+// The result of a SimpleWork is what its task returns.
 template <class R, class Make>
 class SimpleWork {
 public:
@@ -4444,11 +4448,13 @@ public:
     Reply call(const Call& call, Instant deadline) try {
         const Replication replicas = replicas_.wanted_for(call);
         CallWords words(call, publish_command_for(call));
-        counters_.commands.add();
-        Reply reply = call_confirmed(words.command(), replicas, deadline);
-        if (!call.script() || classify(reply) != ReplyClass::no_script) return reply;
-        counters_.commands.add();
-        return call_confirmed(words.by_text(), replicas, deadline);
+        for (bool by_text = false;; by_text = true) {
+            const Command command = by_text ? words.by_text() : words.command();
+            counters_.commands.add();
+            Reply reply =
+                replicas.asks() ? call_confirmed(command, replicas, deadline) : transport_.call(command, deadline);
+            if (by_text || !call.script() || classify(reply) != ReplyClass::no_script) return reply;
+        }
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }
@@ -4524,9 +4530,8 @@ public:
 private:
     static constexpr Milliseconds longest_farewell{1000};
 
-    // Sends a command. If replicas or disks must confirm what it grants, the reply tells whether they do.
+    // Sends a command. The reply tells whether replicas or disks have confirmed what it grants.
     Reply call_confirmed(const Command& command, const Replication& replicas, Instant deadline) {
-        if (!replicas.asks()) return transport_.call(command, deadline);
         const std::uint32_t route = route_of(command);
         if (replicas_.are_unknown(replicas, route)) {
             const std::array<std::string_view, 1> role{"ROLE"};
@@ -4712,9 +4717,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Tracks what this server and its user rights permit.
-// Plain commands of newer servers are tried in order: one that the server refuses is not sent to it again.
-// Thread-safe.
+// Tracks what this server and its user rights permit. Plain commands of newer servers are tried in order: one that the
+// server refuses is not sent to it again. Thread-safe.
 class NativeCommands {
 public:
     // How to set a key that does not exist, with a lease.
@@ -5453,8 +5457,8 @@ public:
     }
 
     // Makes the calling thread receive messages itself, for all, until interrupts() differs from `seen`, or `until` has
-    // come. Returns false if it has to leave that to the background thread.
-    // Messages and the news of tracked keys come on two connections: whoever waits for the latter alone receives these.
+    // come. Returns false if it has to leave that to the background thread. Messages and the news of tracked keys come on
+    // two connections. The thread reads the second one if tracked keys are all that anybody waits for.
     bool watch(Instant until, std::uint64_t seen) {
         const bool watched = subscriptions_.active() == 0 && tracked_.count() > 0
                                  ? transport_.watch_invalidations(listener_, until, seen)
@@ -7388,14 +7392,14 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Where several threads park, so that one system call wakes any number of them. On Linux all of them sleep on one futex,
-// each with one of 32 bits: who shares the bit of a thread that is woken wakes up with it, and sleeps again. Elsewhere
-// each thread sleeps for itself.
+// each with one of 32 bits. Two threads may have the same bit: then they wake up together, and the one that was not meant
+// sleeps again. Elsewhere each thread has a condition variable of its own.
 class ParkingPlace {
 public:
     // A set of threads to wake.
     using Sleepers = std::uint32_t;
 
-    // Wakes these threads, which ThreadParker::note() has returned.
+    // Wakes these threads, which ThreadParker::mark() has returned.
     void wake(Sleepers sleepers) noexcept {
         if (sleepers == 0) return;
 #if defined(__linux__)
@@ -7433,39 +7437,39 @@ private:
 // Parks one thread at a place until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on
 // which a woken thread would block again. Elsewhere it is a condition variable.
 //
-// On Linux the owner may destroy the parker as soon as it has read final_word: note() does not access it after storing
-// that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
-// returned final_word.
+// On Linux the owner may destroy the parker as soon as it reads `finished`: mark() does not access it after it has
+// stored that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
+// returned `finished`.
 class ThreadParker {
 public:
     explicit ThreadParker(ParkingPlace& place) noexcept
         : place_(place), bit_(1U << (place.guests_.fetch_add(1, std::memory_order_relaxed) % 32)) {}
 
-    static constexpr std::uint32_t silence = 0;
-    static constexpr std::uint32_t look = 1;        // something has changed: look around
-    static constexpr std::uint32_t final_word = 2;  // the last word, never overwritten
+    static constexpr std::uint32_t nothing = 0;
+    static constexpr std::uint32_t notified = 1;  // something has changed: the thread checks what
+    static constexpr std::uint32_t finished = 2;  // the last word, never overwritten
 
     std::uint32_t word() const noexcept { return word_.load(std::memory_order_acquire); }
 
     // Notifies the thread.
-    void tell(std::uint32_t word) noexcept {
+    void notify(std::uint32_t word) noexcept {
         ParkingPlace& place = place_;
-        place.wake(note(word));
+        place.wake(mark(word));
     }
 
 #if defined(__linux__)
     // Notifies the thread, but leaves it to the caller to wake it: with all others of the result, by one wake() of the
     // place.
-    ParkingPlace::Sleepers note(std::uint32_t word) noexcept {
+    ParkingPlace::Sleepers mark(std::uint32_t word) noexcept {
         const ParkingPlace::Sleepers me = bit_;
         std::uint32_t old = word_.load(std::memory_order_relaxed);
         do {
-            if (old == final_word) return 0;
+            if (old == finished) return 0;
         } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
         return old == asleep ? me : 0;
     }
 
-    // Parks until there is a word or the deadline passes. Resets `look`, keeps final_word.
+    // Parks until there is a word or the deadline passes. Resets `notified`, keeps `finished`.
     std::uint32_t park(Instant deadline) noexcept {
         ParkingPlace::Futex::Time until{};
         if (deadline != never) {
@@ -7474,7 +7478,7 @@ public:
             until = {converted<decltype(until.tv_sec)>(ns / 1'000'000'000),
                      converted<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
         }
-        std::uint32_t word = silence;
+        std::uint32_t word = nothing;
         word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
         for (;;) {
             // Read first: who notifies this thread from here on changes it, and then this thread does not sleep.
@@ -7485,16 +7489,16 @@ public:
                                          deadline == never ? nullptr : &until, nullptr, bit_);
             // The deadline has passed, unless a word came at this very moment.
             if (slept != 0 && errno == ETIMEDOUT &&
-                word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
-                return silence;
+                word_.compare_exchange_strong(word, nothing, std::memory_order_acq_rel))
+                return nothing;
         }
-        if (word == look) word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel);
+        if (word == notified) word_.compare_exchange_strong(word, nothing, std::memory_order_acq_rel);
         return word;
     }
 #else
-    ParkingPlace::Sleepers note(std::uint32_t word) {
+    ParkingPlace::Sleepers mark(std::uint32_t word) {
         const std::lock_guard guard(mutex_);
-        if (word == final_word || word_ == silence) {
+        if (word == finished || word_ == nothing) {
             word_ = word;
             wake_.notify_one();
         }
@@ -7503,13 +7507,13 @@ public:
 
     std::uint32_t park(Instant deadline) {
         std::unique_lock guard(mutex_);
-        const auto told = [this] { return word_ != silence; };
+        const auto has_word = [this] { return word_ != nothing; };
         if (deadline == never)
-            wake_.wait(guard, told);
+            wake_.wait(guard, has_word);
         else
-            wake_.wait_until(guard, deadline, told);
+            wake_.wait_until(guard, deadline, has_word);
         const std::uint32_t word = word_;
-        if (word == look) word_ = silence;
+        if (word == notified) word_ = nothing;
         return word;
     }
 
@@ -7519,11 +7523,11 @@ private:
 #endif
 
 private:
-    static constexpr std::uint32_t asleep = 3;  // like silence, and the owner must be woken
+    static constexpr std::uint32_t asleep = 3;  // like `nothing`, and the owner must be woken
 
     ParkingPlace& place_;
     [[maybe_unused]] const ParkingPlace::Sleepers bit_;
-    std::atomic<std::uint32_t> word_{silence};
+    std::atomic<std::uint32_t> word_{nothing};
 };
 
 }  // namespace detail
@@ -7648,18 +7652,18 @@ public:
     CallingThread(Reply* where, std::size_t expected, ParkingPlace& place)
         : Exchange(where, expected), parker_(place) {}
 
-    bool is_finished() const noexcept { return parker_.word() == ThreadParker::final_word; }
+    bool is_finished() const noexcept { return parker_.word() == ThreadParker::finished; }
 
     // Called when all replies are there: ends the waits for good. The caller wakes those of the result, by one wake() of
     // the place.
-    ParkingPlace::Sleepers finish() noexcept { return parker_.note(ThreadParker::final_word); }
+    ParkingPlace::Sleepers finish() noexcept { return parker_.mark(ThreadParker::finished); }
 
     // Ends the wait: this thread is needed.
-    void look_around() noexcept { parker_.tell(ThreadParker::look); }
+    void look_around() noexcept { parker_.notify(ThreadParker::notified); }
 
     // Waits for finish(), look_around() or the deadline. Returns true if it was finish(). The thread sleeps at once: to
     // yield would take the CPU from the server and from threads that can go on.
-    bool wait(Instant deadline) noexcept { return parker_.park(deadline) == ThreadParker::final_word; }
+    bool wait(Instant deadline) noexcept { return parker_.park(deadline) == ThreadParker::finished; }
 
     void wait_until_finished() noexcept {
         while (!wait(never)) {
@@ -9908,7 +9912,7 @@ public:
     // Becomes readable at a wake() between the two.
     int fd(At at) noexcept { return place(at).pipe.fd(); }
 
-    // In this order: a thread that begins to poll looks at the count afterwards.
+    // The count first: a thread reads it after begin_poll(), so it either sees the new count or has its pipe written.
     void wake() noexcept {
         count_.fetch_add(1);
         for (Place* place : {&messages_, &invalidations_})
@@ -10371,7 +10375,7 @@ private:
             close(listener);
     }
 
-    // After the next connection is subscribed, every waiter checks for itself.
+    // When the next connection has subscribed, every waiter asks the server, because messages may have been lost.
     void close(Listener& listener) noexcept try { lose(listener); } catch (...) {  // no memory: that notifies the rest
     }
 
@@ -12988,7 +12992,8 @@ private:
         std::optional<std::string> why_;
     };
 
-    // Returns a connector that reports its failures to run(). One that had no time, or was told to stop, shows nothing.
+    // Returns a connector that reports its failures to run(), but not those of an attempt that had too little time or was
+    // told to stop: they say nothing of the server.
     Connector reporting(Connector open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             const Instant begun = Clock::now();
@@ -13002,7 +13007,8 @@ private:
         };
     }
 
-    // Notes the time before a command is sent over the opened connection. No server was asked anything before the first one.
+    // Returns a connector that notes the time whenever it has connected again: from then on it may be another server. The
+    // first connection counts for nothing, because no server was asked before.
     Connector noting(Connector open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             std::optional<Reply> refusal = open(link, deadline);
@@ -15431,7 +15437,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
-// uses them: if it is to, unless its user turns out to have no right to them.
+// uses them. It stops to do so when its user turns out to have no right to them.
 class QueueKeys {
 public:
     QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)
@@ -15448,8 +15454,8 @@ public:
     // How a claim waits, as the acquire scripts know it.
     static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
 
-    // Returns true if the user has no right to the keys, which a script with so many keys has. From then on this client does
-    // without. Says so to each caller whose call had them.
+    // Returns true if a call with so many keys was refused because the user has no right to those of the queue. From then on
+    // this client uses them no more. Each call that was under way with them is refused, and each gets this answer.
     bool are_refused(std::size_t keys, const Reply& reply) const {
         if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
         if (reply.text.find("'eval") != std::string::npos) return false;  // the user may run no script at all
@@ -16985,8 +16991,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Asks the server for what callers want, and records what they get. Of a request whose outcome is unknown it leaves to the
-// background to give back what it took. The mutex of SynchronizerCore guards all parts.
+// Asks the server for what callers want, and records what they get. If the outcome of a request is unknown, the background
+// gives back what the request may have taken. The mutex of SynchronizerCore guards all parts.
 template <class Protocol, class Leases>
 class Questions {
     using Want = typename Protocol::Want;
@@ -18541,11 +18547,15 @@ struct HoldRecord {
         check_at = never;
     }
 
-    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin.
+    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin, also of
+    // that of a grant, whose lease is short at first.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
         unanswered(now + watchdog_timeout);
-        (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
+        const auto left = std::chrono::floor<Milliseconds>(valid_until - now);
+        const Milliseconds pause = watchdog_timeout / 60;
+        (watched() ? renew_at : check_at) =
+            now + std::max(Milliseconds(10), watched() ? std::min(pause, left / 4) : pause);
     }
 
     // Records that a command got no reply, which may have given the hold a lease until then.
@@ -19198,7 +19208,8 @@ public:
 
     // Returns until when this thread, or an Owner, certainly holds the lock, a conservative estimate; time_point::min()
     // if it holds nothing. Sends no command. After this instant others may hold the lock: check it before each write
-    // that must not come late. Counts the time for which the machine was suspended (Linux).
+    // that must not come late. Counts the time for which the machine was suspended (Linux). A hold that another process
+    // handed on lasts for 2 s at most until its first renewal, at a third of that.
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
         return keeper().valid_until({this_thread_number()});
     }
@@ -19266,18 +19277,15 @@ private:
         }
     }
 
-    bool acquire(LockRequest& request) {
-        prepare(request);
-        return keeper().acquire(request).run();
-    }
-
     // Acquires the lock, and stores the error if the caller wants that.
     template <class... Tail>
     bool obtain(LockRequest request, Tail&... tail) {
-        if constexpr (detail::has_error_code<Tail&...>)
-            return detail::answer([&] { return acquire(request); }, false, tail...);
-        else
-            return acquire(request);
+        if constexpr (detail::has_error_code<Tail&...>) {
+            return detail::answer([&] { return obtain(std::move(request)); }, false, tail...);
+        } else {
+            prepare(request);
+            return keeper().acquire(request).run();
+        }
     }
 
     template <class... Tail>
@@ -20097,9 +20105,9 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
 
-    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the count
-    // has ended. Timeouts are rounded up to the next millisecond; zero or less checks once; the largest value waits
-    // indefinitely. Accepts std::stop_token and std::error_code&.
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the count has ended. Timeouts are
+    // rounded up to the next millisecond; zero or less checks once; the largest value waits indefinitely. Accepts
+    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] bool wait_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) const {
@@ -21567,9 +21575,9 @@ public:
         if constexpr (detail::has_stop_token<Tail&...>) return ended;
     }
 
-    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the holds
-    // have ended. Timeouts are rounded up to the next millisecond; zero or less looks once; the largest value waits
-    // indefinitely. Accepts std::stop_token and std::error_code&.
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the holds have ended. Timeouts are
+    // rounded up to the next millisecond; zero or less checks once; the largest value waits indefinitely. Accepts
+    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires StopOption<Tail...>
     [[nodiscard]] bool wait_release_for(std::chrono::duration<Rep, Period> timeout, Tail&&... tail) {
@@ -22967,7 +22975,10 @@ public:
 
     // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(HoldRecord& hold) {
-        Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
+        Instant until = std::max(hold.valid_until, hold.may_last);
+        // A renewal that is in flight may take effect, and its reply no longer finds the hold.
+        if (hold.renewing && hold.watched()) until = std::max(until, Clock::now() + hold.renewal_lease(Clock::now()));
+        Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), until,
                         hold.unsettled, hold.settings,  hold.stays_until};
         if (hold.count == 1) {
             if (hold.stays(Clock::now())) leaving.successor = core_.next_number();
@@ -31588,14 +31599,121 @@ private:
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
+// redlatch/semaphore/permit_renewals.hpp
+
+namespace redlatch {
+inline namespace REDLATCH_ABI {
+namespace detail {
+
+// The renewals of a semaphore's permits, and the queries about those with a lease of their own. The mutex of the core guards
+// all members.
+class PermitRenewals {
+    using Watch = PermitRecord;
+
+public:
+    PermitRenewals(CoreOf<PermitProtocol>& core, PermitRecords& records) : core_(core), records_(records) {}
+
+    // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
+    // are renewed together from then on. About those with a lease of their own it asks by a renewal that prolongs
+    // nothing.
+    void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
+        Milliseconds longest{0};
+        for (const Watch& watch : records_)
+            if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
+        if (longest == Milliseconds(0)) return;
+        // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
+        for (const PermitBatch& due :
+             records_.take_due(now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
+            const Instant ends = renewal_ends();
+            for (const PermitId& id : due.ids)
+                if (Watch* const watch = records_.find(id)) watch->renewal_ends = ends;
+            lock.unlock();
+            const SendTime sent;
+            try {
+                Call call = core_.protocol.renew(due.ids, due.kind.lease, core_.session.wanted_until(core_.key()));
+                call.replication = due.kind.replication;
+                core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs,
+                                          sent](const Reply& reply) {
+                    core_.session.learn_if_late(core_.key(), sent, reply);
+                    renewed_all(ids, renews, reply, sent);
+                });
+            } catch (...) {  // no memory: retried after a pause
+                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
+            }
+            lock.lock();
+        }
+    }
+
+    // Waits until no other change of this permit's lease, and no renewal that may still take effect, is in flight.
+    void wait_until_settled(std::unique_lock<std::mutex>& lock, const PermitId& id) {
+        const auto settled_at = [&] {
+            Watch* const watch = records_.find(id);
+            return !watch ? Instant{} : watch->changing ? never : watch->renewal_ends;
+        };
+        for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) wait_on(settled_, lock, at);
+    }
+
+    void change_ended() noexcept { settled_.notify_all(); }
+
+private:
+    // Returns when a renewal that is sent now is void.
+    Instant renewal_ends() const { return Clock::now() + core_.session.options().command_timeout + Milliseconds(1); }
+
+    // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
+    void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, const SendTime& sent) {
+        const std::lock_guard lock(core_.mutex);
+        records_.check_suspension();
+        const Instant sent_at = sent.as_of_now();
+        const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
+        for (std::size_t i = 0; i < batch.size(); ++i) {
+            Watch* const watch = records_.find(batch[i]);
+            if (!watch) continue;
+            watch->renewing = false;
+            if (reply.answered() || reply.is_unsent())
+                watch->renewal_ends = watch->unanswered_ends;
+            else
+                watch->unanswered_ends = watch->renewal_ends;
+            if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
+                if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
+            } else if (reply.elements[i].integer != 1) {
+                records_.lose(*watch, "the server no longer has this permit");
+            } else if (renews) {
+                core_.session.count_renewal();
+                if (watch->watched) watch->renewed(sent_at);
+            } else if (!watch->watched) {
+                watch->ask_at = never;
+            }
+        }
+        records_.erase_lost();
+        settled_.notify_all();
+        core_.task.schedule();
+    }
+
+    // Returns how long to wait with the next renewal or query if one was not answered. A grant is shorter than the lease.
+    Milliseconds pause_after(const Watch& watch) const {
+        const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
+        const auto left = std::chrono::floor<Milliseconds>(watch.valid_until - Clock::now());
+        return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);
+    }
+
+    CoreOf<PermitProtocol>& core_;
+    PermitRecords& records_;
+    std::condition_variable
+        settled_;  // with the mutex: replies to renewals and ends of changes wake wait_until_settled()
+};
+
+}  // namespace detail
+}  // namespace REDLATCH_ABI
+}  // namespace redlatch
+
 // redlatch/semaphore/permit_leases.hpp
 
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The part of a semaphore whose permits have leases: it keeps the leases of permits under the watchdog, and reports
-// losses. On record are the permits under the watchdog and all permits of objects.
+// The part of a semaphore whose permits have leases: it records them for the watchdog, and reports losses. On record are
+// the permits under the watchdog and all permits of objects.
 class PermitLeases {
     using Want = PermitProtocol::Want;
     using Watch = PermitRecord;
@@ -31616,11 +31734,7 @@ public:
     // lease. Waits for the replies, or until a renewal is void: usually command_timeout. change_ended() has to follow.
     UnwatchedPermits begin_change(const PermitId& id) {
         std::unique_lock lock(core_.mutex);
-        const auto settled_at = [&] {
-            Watch* const watch = records_.find(id);
-            return !watch ? Instant{} : watch->changing ? never : watch->renewal_ends;
-        };
-        for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) wait_on(renewals_, lock, at);
+        renewals_.wait_until_settled(lock, id);
         UnwatchedPermits were = take_off(std::span(&id, 1));
         if (Watch* const watch = records_.find(id)) watch->changing = true;
         return were;
@@ -31629,7 +31743,7 @@ public:
     void change_ended(const PermitId& id) noexcept {
         const std::lock_guard lock(core_.mutex);
         if (Watch* const watch = records_.find(id)) watch->changing = false;
-        renewals_.notify_all();
+        renewals_.change_ended();
     }
 
     // A late copy of a call that got no answer may still give the permit this lease.
@@ -31795,7 +31909,7 @@ public:
     // Starts what reporting a loss needs. Call it before there is anything to lose.
     void prepare() { core_.session.start_losses(); }
 
-    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) { ask_due(lock, now); }
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) { renewals_.ask_due(lock, now); }
 
     // Reports as lost the permits that are no longer certain.
     void expire(Instant now) {
@@ -31822,19 +31936,12 @@ public:
         for (Want& want : wants) {
             if (!want.served) continue;
             const Instant until = end_of(want.lease, sent);
-            const bool watched = want.lease.kind == PermitLease::Kind::watched;
             if (now >= until) {
                 too_late.push_back(want);
                 want.served = false;
-            } else if (watched || want.holder) {
-                const Instant renew_at = watched ? sent.as_of_now() + want.lease.length / 3 : never;
-                for (const PermitId& id : want.ids)
-                    records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+            } else {
+                record(want, until, sent.as_of_now() + want.lease.length / 3);
             }
-        }
-        if (!records_.empty()) {
-            core_.task.schedule();
-            core_.session.start_background();
         }
         if (!too_late.empty()) deliveries_.give_back(lock, core_.protocol, std::move(too_late));
     }
@@ -31856,14 +31963,7 @@ public:
         }
         const Instant since = *granted, until = redlatch::valid_until(since, grant.lease);
         if (now >= until) return false;
-        const bool watched = want.lease.kind == PermitLease::Kind::watched;
-        if (watched || want.holder) {
-            const Instant renew_at = watched ? since + grant.lease / 3 : never;
-            for (const PermitId& id : want.ids)
-                records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
-            core_.task.schedule();
-            core_.session.start_background();
-        }
+        record(want, until, since + grant.lease / 3);
         want.served = true;
         return true;
     } catch (...) {
@@ -31912,6 +32012,17 @@ public:
 private:
     static constexpr std::size_t releases_a_call = 1000;
 
+    // Records the permits that a want has got, if they are to be renewed, or an object has to learn of their loss.
+    void record(const Want& want, Instant until, Instant renew_at) {
+        const bool watched = want.lease.kind == PermitLease::Kind::watched;
+        if (!watched && !want.holder) return;
+        if (!watched) renew_at = never;
+        for (const PermitId& id : want.ids)
+            records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+        core_.task.schedule();
+        core_.session.start_background();
+    }
+
     // Removes permits from the watchdog, and those of no object from the record. Without memory it changes nothing.
     UnwatchedPermits take_off(std::span<const PermitId> ids) {
         records_.check_suspension();
@@ -31933,82 +32044,11 @@ private:
         return lease.kind == PermitLease::Kind::forever ? never : redlatch::valid_until(sent.as_of_now(), lease.length);
     }
 
-    // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
-    // are renewed together from then on. About those with a lease of their own it asks by a renewal that prolongs
-    // nothing.
-    void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
-        Milliseconds longest{0};
-        for (const Watch& watch : records_)
-            if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
-        if (longest == Milliseconds(0)) return;
-        // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
-        for (const PermitBatch& due :
-             records_.take_due(now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
-            const Instant ends = renewal_ends();
-            for (const PermitId& id : due.ids)
-                if (Watch* const watch = records_.find(id)) watch->renewal_ends = ends;
-            lock.unlock();
-            const SendTime sent;
-            try {
-                Call call = core_.protocol.renew(due.ids, due.kind.lease, core_.session.wanted_until(core_.key()));
-                call.replication = due.kind.replication;
-                core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs,
-                                          sent](const Reply& reply) {
-                    core_.session.learn_if_late(core_.key(), sent, reply);
-                    renewed_all(ids, renews, reply, sent);
-                });
-            } catch (...) {  // no memory: retried after a pause
-                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
-            }
-            lock.lock();
-        }
-    }
-
-    // Returns when a renewal that is sent now is void.
-    Instant renewal_ends() const { return Clock::now() + core_.session.options().command_timeout + Milliseconds(1); }
-
-    // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
-    void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, const SendTime& sent) {
-        const std::lock_guard lock(core_.mutex);
-        records_.check_suspension();
-        const Instant sent_at = sent.as_of_now();
-        const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
-        for (std::size_t i = 0; i < batch.size(); ++i) {
-            Watch* const watch = records_.find(batch[i]);
-            if (!watch) continue;
-            watch->renewing = false;
-            if (reply.answered() || reply.is_unsent())
-                watch->renewal_ends = watch->unanswered_ends;
-            else
-                watch->unanswered_ends = watch->renewal_ends;
-            if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
-            } else if (reply.elements[i].integer != 1) {
-                records_.lose(*watch, "the server no longer has this permit");
-            } else if (renews) {
-                core_.session.count_renewal();
-                if (watch->watched) watch->renewed(sent_at);
-            } else if (!watch->watched) {
-                watch->ask_at = never;
-            }
-        }
-        records_.erase_lost();
-        renewals_.notify_all();
-        core_.task.schedule();
-    }
-
-    // Returns how long to wait with the next renewal or query if one was not answered. A grant is shorter than the lease.
-    Milliseconds pause_after(const Watch& watch) const {
-        const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
-        const auto left = std::chrono::floor<Milliseconds>(watch.valid_until - Clock::now());
-        return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);
-    }
-
     CoreOf<PermitProtocol>& core_;
     RequestDeliveries& deliveries_;
     PermitRecords records_{core_};
+    PermitRenewals renewals_{core_, records_};
     bool reads_clock_ = false;
-    std::condition_variable renewals_;  // with the mutex: replies to renewals and ends of changes wake begin_change()
 };
 
 }  // namespace detail
@@ -33904,7 +33944,7 @@ public:
         return held(detail::wait_until(deadline_after(Clock::now(), timeout), tail...), tail...);
     }
 
-    // --- what is acquired: see the members of PermitExpirableSemaphore; invalid_argument for a segment that is none ---
+    // --- one permit: as in PermitExpirableSemaphore; throws invalid_argument for a segment that there is not -----------
 
     // Releases the permit. Throws Error(errc::unknown_permit) if it is not held: it was released already, or its lease has
     // expired. If no server replies, the call fails, but the client goes on in the background.
@@ -34307,9 +34347,9 @@ public:
     [[nodiscard]] bool try_acquire(std::ptrdiff_t n, std::error_code& ec);
     [[nodiscard]] bool try_acquire(std::error_code& ec) { return try_acquire(1, ec); }
 
-    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the
-    // permits were acquired. Timeouts are rounded up to the next millisecond; zero or less is one attempt; the largest
-    // value waits indefinitely. Accepts std::stop_token and std::error_code&.
+    // Waits at most until `timeout` has passed, by a monotonic clock. Returns true if the permits were acquired. Timeouts
+    // are rounded up to the next millisecond; zero or less is one attempt; the largest value waits indefinitely. Accepts
+    // std::stop_token and std::error_code&.
     template <class Rep, class Period, class... Tail>
     requires detail::StopOption<Tail...>
     [[nodiscard]] bool try_acquire_for(std::chrono::duration<Rep, Period> timeout, std::ptrdiff_t n, Tail&&... tail) {

@@ -1437,10 +1437,9 @@ static_assert(Transport<InMemoryTransport>);
 //   - Waiters look again at once, and get what has expired.
 //   - The holder of an expired lock finds out when it next asks the server: at its next renewal (a third of
 //     ClientOptions::watchdog_timeout, so choose a short one), at is_held(), at unlock(), or soon after
-//     fail_over().
-//     Then lost() is requested.
+//     fail_over(). Then lost() is requested.
 //   - A hold that is renewed in time never expires by itself. advance() by more than its lease is a process that was
-//     paused for as long.
+//     paused for as long. The lease of a hold that a release handed on is 2 s until its first renewal.
 class InMemoryServer {
 public:
     // Starts an empty server.

@@ -1425,8 +1425,8 @@ mutate(permits_lost_in_silence semaphore/permit_records.hpp
 
 # A permit with a lease of its own ends, and its object does not notice that.
 mutate(limited_permits_not_recorded semaphore/permit_leases.hpp
-    "} else if (watched || want.holder) {"
-    "} else if (watched) {"
+    "if (!watched && !want.holder) return;"
+    "if (!watched) return;"
     "integration/permits_lost")
 
 # The end of a lease is reported only when something else looks at the permits.
@@ -1441,8 +1441,20 @@ mutate(no_thread_for_lost_permits semaphore/permit_leases.hpp
     "void prepare() {}"
     "integration/permits_lost")
 
+# A release forgets that a renewal is in flight, which may give the hold a longer lease.
+mutate(release_forgets_a_renewal lock/releases.hpp
+    "if (hold.renewing && hold.watched()) until"
+    "if (hold.renewing && !hold.watched()) until"
+    "faults/grants")
+
+# The renewal of a grant that fails once is sent again when most of its short lease is over.
+mutate(grant_renewed_again_too_late lock/hold_table.hpp
+    "watched() ? std::min(pause, left / 4) : pause"
+    "pause"
+    "unit/hold_table")
+
 # Permits whose renewal was not sent are due again at once.
-mutate(unsent_renewal_without_a_pause semaphore/permit_leases.hpp
+mutate(unsent_renewal_without_a_pause semaphore/permit_renewals.hpp
     "return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);"
     "return Milliseconds(lease.count() * 0);"
     "unit/permit_expirable")
@@ -1508,7 +1520,7 @@ mutate(telling_many_permits_begins_late semaphore/permit_leases.hpp
     "unit/permit_expirable")
 
 # The validity of permits counts from the reply to their renewal.
-mutate(permits_valid_from_the_reply semaphore/permit_leases.hpp
+mutate(permits_valid_from_the_reply semaphore/permit_renewals.hpp
     "renewed_all(ids, renews, reply, sent);"
     "renewed_all(ids, renews, reply, SendTime());"
     "unit/permit_expirable")
@@ -1668,7 +1680,7 @@ mutate(renewal_batch_ignored session/session.hpp
     "integration/rlock_budget")
 
 # The same for permits.
-mutate(renewal_batch_of_permits_ignored semaphore/permit_leases.hpp
+mutate(renewal_batch_of_permits_ignored semaphore/permit_renewals.hpp
     "core_.session.options().renewal_batch, "
     "100, "
     "integration/permit_expirable")
@@ -1819,8 +1831,8 @@ mutate(stands_in_the_queue_twice wait/wait_queue.hpp
 
 # Nobody learns that a task has ended that was started.
 mutate(silent_end_of_a_task base/task.hpp
-    "told->task_ended();"
-    "static_cast<void>(told);"
+    "ended.listener->task_ended();"
+    "static_cast<void>(ended.listener);"
     "unit/task")
 
 # Jobs that are dropped keep what they have.
@@ -1953,8 +1965,8 @@ mutate(callback_on_the_background_thread session/under_way.hpp
 
 # A task that was suspended continues its caller on another thread than the one on which it ended.
 mutate(task_continues_too_late base/task.hpp
-    "if (suspends) promise.caller = caller;\n        coroutine.resume();"
-    "coroutine.resume();\n        if (suspends) promise.caller = caller;"
+    "        promise.caller = caller;\n        if (promise.continues)\n            *promise.continues = coroutine;\n        else\n            coroutine.resume();"
+    "        if (promise.continues)\n            *promise.continues = coroutine;\n        else\n            coroutine.resume();\n        promise.caller = caller;"
     "unit/task")
 
 # A hash without a lease counts as a lock that never ends.
@@ -2150,8 +2162,8 @@ mutate(disk_without_replicas transport/server_errors.hpp
 
 # A server without WAITAOF grants without any confirmation.
 mutate(old_server_confirms_nothing session/executor.hpp
-    "if (!replicas.asks()) return transport_"
-    "if (replicas.required == 0) return transport_"
+    "replicas.asks() ? call_confirmed"
+    "replicas.required != 0 ? call_confirmed"
     "integration/require_fsync")
 
 # A level that another object adds changes the lease of the hold.
@@ -2173,7 +2185,7 @@ mutate(renewal_as_the_client_requires lock/leases.hpp
     "integration/object_options")
 
 # The same for permits.
-mutate(renewal_of_permits_as_the_client_requires semaphore/permit_leases.hpp
+mutate(renewal_of_permits_as_the_client_requires semaphore/permit_renewals.hpp
     "                call.replication = due.kind.replication;\n"
     ""
     "integration/object_options")
@@ -2267,7 +2279,7 @@ mutate(release_operation_by_the_client lock/named_lock.ipp
     "integration/object_options")
 
 # A renewed permit counts as valid for as long as its client's lease lasts.
-mutate(permit_valid_by_the_client semaphore/permit_leases.hpp
+mutate(permit_valid_by_the_client semaphore/permit_renewals.hpp
     "if (watch->watched) watch->renewed(sent_at);"
     "if (watch->watched) watch->renewed(sent_at), watch->valid_until = redlatch::valid_until(sent_at, core_.session.options().watchdog_timeout);"
     "integration/object_options")
@@ -3091,8 +3103,8 @@ mutate(unwanted_grant_is_kept semaphore/grant_receipt.hpp
 
 # The lease of a granted permit is not prolonged.
 mutate(granted_permit_is_not_renewed semaphore/permit_leases.hpp
-    "watched ? since + grant.lease / 3 : never"
-    "never"
+    "record(want, until, since + grant.lease / 3);"
+    "record(want, until, never);"
     "integration/permit_grants")
 
 # A lease that nobody prolongs is granted.
@@ -3406,7 +3418,7 @@ mutate(quorum_releases_any_hold lock/leases.hpp
     "integration/multi_lock_loss")
 
 # Of two calls that change one lease at the same time, the record may keep the other one's.
-mutate(lease_changes_at_once semaphore/permit_leases.hpp
+mutate(lease_changes_at_once semaphore/permit_renewals.hpp
     "watch->changing ? never : watch->renewal_ends;"
     "watch->renewal_ends;"
     "unit/permit_expirable_semaphore")

@@ -6,6 +6,8 @@
 
 #include "support/proxy.hpp"
 
+#include <list>
+
 using namespace redlatch;
 using namespace redlatch::test;
 
@@ -221,32 +223,66 @@ TEST_CASE("what the command leaves in its process group ends with it, before the
     CHECK_FALSE(tool.redis.exists("job"));
 }
 
-TEST_CASE("a lock that another run hands on is kept until the command has ended, whatever the kind") {
-    for (const std::vector<std::string>& kind : std::vector<std::vector<std::string>>{
-             {}, {"--fair"}, {"--exclusive"}, {"--permits", "1"}}) {
-        CAPTURE(kind.empty() ? "" : kind.front());
-        Tool tool;
-        const auto start = [&](const std::string& seconds) {
-            std::vector<std::string> words{"run", "--lock", "job"};
-            words.insert(words.end(), kind.begin(), kind.end());
-            words.insert(words.end(), {"--", "sh", "-c", "echo begun; sleep " + seconds + "; exit 3"});
-            return tool.start(words);
-        };
-        const auto begun = [](const ToolRun& run) {
-            return eventually([&] { return run.text().starts_with("begun"); }, 30s);
-        };
-        ToolRun first = start("60");
-        REQUIRE(begun(first));
-        // Longer than the lease that a release grants at first.
-        ToolRun second = start("3");
+// Two runs of one lock: the second one waits for the first.
+struct HandOn {
+    // The second one takes longer than the lease that a release grants at first.
+    explicit HandOn(std::vector<std::string> of) : options(std::move(of)), first(start("60")), second(start_waiting()) {
         REQUIRE(eventually([&] { return !tool.redis.pubsub_channels().empty(); }, 30s));
-        first.process.signal(SIGTERM);
-        CHECK(begun(second));
-        const auto status = second.process.wait(60s);
+    }
+
+    ToolRun start(const std::string& seconds) {
+        std::vector<std::string> words{"run", "--lock", "job"};
+        words.insert(words.end(), options.begin(), options.end());
+        words.insert(words.end(), {"--", "sh", "-c", "echo begun; sleep " + seconds + "; exit 3"});
+        return tool.start(words);
+    }
+    ToolRun start_waiting() {
+        REQUIRE(has_begun(first));
+        return start("3");
+    }
+    static bool has_begun(const ToolRun& run) {
+        return eventually([&] { return run.text().starts_with("begun"); }, 30s);
+    }
+
+    Tool tool{};
+    std::vector<std::string> options;
+    ToolRun first;
+    ToolRun second;
+};
+
+TEST_CASE("a lock that another run hands on is kept until the command has ended, whatever its kind, lease and grace") {
+    std::list<HandOn> all;
+    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{{},
+                                                                                         {"--fair"},
+                                                                                         {"--exclusive"},
+                                                                                         {"--permits", "1"},
+                                                                                         {"--lease", "8s"},
+                                                                                         {"--grace", "1s"},
+                                                                                         {"--at-most", "50s"}})
+        all.emplace_back(options);
+    for (HandOn& one : all) one.first.process.signal(SIGTERM);
+    for (HandOn& one : all) {
+        CAPTURE(one.options.empty() ? "" : one.options.front());
+        CHECK(HandOn::has_begun(one.second));
+        const auto status = one.second.process.wait(60s);
         REQUIRE(status);
         CHECK(status->code == 3);
-        CHECK(second.text() == "begun\n");
+        CHECK(one.second.text() == "begun\n");
     }
+}
+
+TEST_CASE(
+    "the guardian is frozen beyond the lease that it knows: the command goes on, because the tool has renewed it") {
+    UnderLock running("stubborn");
+    ::kill(running.witness->parent, SIGSTOP);
+    const std::int64_t end = running.tool.lease_end();
+    CHECK(eventually([&] { return boot_time() > end + 500'000'000; }, 60s));
+    ::kill(running.witness->parent, SIGCONT);
+    const std::int64_t continued = boot_time();
+    CHECK(eventually([&] { return running.witness->last_alive > continued + 500'000'000; }, 30s));
+    CHECK(running.witness->term == 0);
+    ::kill(running.witness->parent, SIGKILL);
+    CHECK(running.code() == 137);
 }
 
 TEST_CASE("the group of a shell is ended as a whole when the tool is killed") {

@@ -57,11 +57,12 @@ protected:
 };
 
 // Work that waits: for replies, for messages, for its turn. The same code serves both kinds of callers. A caller may
-// block its thread: then nothing in the task suspends, and run() returns the result. Or it is a coroutine: then the task
-// suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited, run or started, once.
+// block its thread: then nothing that the task waits for suspends it, and run() returns the result. Or it is a coroutine:
+// then the task suspends wherever it waits, and a background thread resumes it. A task begins when it is awaited, run or
+// started, once.
 //
 // A task that was suspended continues its caller on the thread on which it ends, so a lock that a task has taken belongs
-// to that thread. A task that blocks returns to its caller, whose stack does not grow from one such task to the next.
+// to that thread. run() continues a task and those that it awaits in turn, so they need the stack of one of them.
 //
 // Every await_suspend() of ours is [[gnu::noinline]], because another thread may resume the coroutine before that
 // function returns. If it is inlined, clang before version 18 may keep its variables in the frame of the coroutine, which
@@ -76,22 +77,23 @@ public:
         auto final_suspend() noexcept {
             struct End {
                 bool await_ready() noexcept { return false; }
-                [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> ended) noexcept {
-                    const std::coroutine_handle<> next = ended.promise().caller;
-                    TaskEnd* const told = ended.promise().listener;
-                    if (next)
-                        next.resume();
-                    else if (told)
-                        told->task_ended();
+                [[gnu::noinline]] void await_suspend(std::coroutine_handle<promise_type> coroutine) noexcept {
+                    promise_type& ended = coroutine.promise();  // may be gone after the last line
+                    if (ended.continues)
+                        *ended.continues = ended.caller;
+                    else if (ended.caller)
+                        ended.caller.resume();
+                    else if (ended.listener)
+                        ended.listener->task_ended();
                 }
                 void await_resume() noexcept {}
             };
             return End{};
         }
 
-        bool blocks = false;               // True if its caller blocks its thread
-        std::coroutine_handle<> caller{};  // to continue at the end; null if the task blocks or was started
-        TaskEnd* listener = nullptr;       // learns of the end if the task was started
+        std::coroutine_handle<>* continues = nullptr;  // with what run() goes on; null if no thread is in run()
+        std::coroutine_handle<> caller{};              // to continue at the end; null if the task was run or started
+        TaskEnd* listener = nullptr;                   // learns of the end if the task was started
     };
 
     Task(Task&& other) noexcept : coroutine_(std::exchange(other.coroutine_, nullptr)) {}
@@ -102,8 +104,9 @@ public:
 
     // For a caller that blocks its thread.
     T run() {
-        coroutine_.promise().blocks = true;
-        coroutine_.resume();
+        std::coroutine_handle<> next = coroutine_;
+        coroutine_.promise().continues = &next;
+        while (next) std::exchange(next, nullptr).resume();
         return coroutine_.promise().take();
     }
 
@@ -119,14 +122,15 @@ public:
     // For a caller that is a coroutine, or a task itself.
     bool await_ready() const noexcept { return false; }
     template <class Promise>
-    [[gnu::noinline]] bool await_suspend(std::coroutine_handle<Promise> caller) {
+    [[gnu::noinline]] void await_suspend(std::coroutine_handle<Promise> caller) {
         const std::coroutine_handle<promise_type> coroutine = coroutine_;
         promise_type& promise = coroutine.promise();
-        if constexpr (requires { caller.promise().blocks; }) promise.blocks = caller.promise().blocks;
-        const bool suspends = !promise.blocks;
-        if (suspends) promise.caller = caller;
-        coroutine.resume();
-        return suspends;
+        if constexpr (requires { caller.promise().continues; }) promise.continues = caller.promise().continues;
+        promise.caller = caller;
+        if (promise.continues)
+            *promise.continues = coroutine;
+        else
+            coroutine.resume();
     }
     T await_resume() { return take(); }
 

@@ -122,11 +122,15 @@ struct HoldRecord {
         check_at = never;
     }
 
-    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin.
+    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin, also of
+    // that of a grant, whose lease is short at first.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
         unanswered(now + watchdog_timeout);
-        (watched() ? renew_at : check_at) = now + std::max(Milliseconds(10), watchdog_timeout / 60);
+        const auto left = std::chrono::floor<Milliseconds>(valid_until - now);
+        const Milliseconds pause = watchdog_timeout / 60;
+        (watched() ? renew_at : check_at) =
+            now + std::max(Milliseconds(10), watched() ? std::min(pause, left / 4) : pause);
     }
 
     // Records that a command got no reply, which may have given the hold a lease until then.

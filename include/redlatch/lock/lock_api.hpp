@@ -211,7 +211,8 @@ public:
 
     // Returns until when this thread, or an Owner, certainly holds the lock, a conservative estimate; time_point::min()
     // if it holds nothing. Sends no command. After this instant others may hold the lock: check it before each write
-    // that must not come late. Counts the time for which the machine was suspended (Linux).
+    // that must not come late. Counts the time for which the machine was suspended (Linux). A hold that another process
+    // handed on lasts for 2 s at most until its first renewal, at a third of that.
     [[nodiscard]] std::chrono::steady_clock::time_point valid_until() {
         return keeper().valid_until({this_thread_number()});
     }
@@ -279,18 +280,15 @@ private:
         }
     }
 
-    bool acquire(LockRequest& request) {
-        prepare(request);
-        return keeper().acquire(request).run();
-    }
-
     // Acquires the lock, and stores the error if the caller wants that.
     template <class... Tail>
     bool obtain(LockRequest request, Tail&... tail) {
-        if constexpr (detail::has_error_code<Tail&...>)
-            return detail::answer([&] { return acquire(request); }, false, tail...);
-        else
-            return acquire(request);
+        if constexpr (detail::has_error_code<Tail&...>) {
+            return detail::answer([&] { return obtain(std::move(request)); }, false, tail...);
+        } else {
+            prepare(request);
+            return keeper().acquire(request).run();
+        }
     }
 
     template <class... Tail>

@@ -79,7 +79,10 @@ public:
 
     // Removes one level. A hold that loses its last level is no longer renewed.
     Leaving leave_level(HoldRecord& hold) {
-        Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), std::max(hold.valid_until, hold.may_last),
+        Instant until = std::max(hold.valid_until, hold.may_last);
+        // A renewal that is in flight may take effect, and its reply no longer finds the hold.
+        if (hold.renewing && hold.watched()) until = std::max(until, Clock::now() + hold.renewal_lease(Clock::now()));
+        Leaving leaving{hold.id,        hold.count - 1, Milliseconds(0), until,
                         hold.unsettled, hold.settings,  hold.stays_until};
         if (hold.count == 1) {
             if (hold.stays(Clock::now())) leaving.successor = core_.next_number();

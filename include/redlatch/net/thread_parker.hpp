@@ -26,14 +26,14 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // Where several threads park, so that one system call wakes any number of them. On Linux all of them sleep on one futex,
-// each with one of 32 bits: who shares the bit of a thread that is woken wakes up with it, and sleeps again. Elsewhere
-// each thread sleeps for itself.
+// each with one of 32 bits. Two threads may have the same bit: then they wake up together, and the one that was not meant
+// sleeps again. Elsewhere each thread has a condition variable of its own.
 class ParkingPlace {
 public:
     // A set of threads to wake.
     using Sleepers = std::uint32_t;
 
-    // Wakes these threads, which ThreadParker::note() has returned.
+    // Wakes these threads, which ThreadParker::mark() has returned.
     void wake(Sleepers sleepers) noexcept {
         if (sleepers == 0) return;
 #if defined(__linux__)
@@ -71,39 +71,39 @@ private:
 // Parks one thread at a place until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on
 // which a woken thread would block again. Elsewhere it is a condition variable.
 //
-// On Linux the owner may destroy the parker as soon as it has read final_word: note() does not access it after storing
-// that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
-// returned final_word.
+// On Linux the owner may destroy the parker as soon as it reads `finished`: mark() does not access it after it has
+// stored that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
+// returned `finished`.
 class ThreadParker {
 public:
     explicit ThreadParker(ParkingPlace& place) noexcept
         : place_(place), bit_(1U << (place.guests_.fetch_add(1, std::memory_order_relaxed) % 32)) {}
 
-    static constexpr std::uint32_t silence = 0;
-    static constexpr std::uint32_t look = 1;        // something has changed: look around
-    static constexpr std::uint32_t final_word = 2;  // the last word, never overwritten
+    static constexpr std::uint32_t nothing = 0;
+    static constexpr std::uint32_t notified = 1;  // something has changed: the thread checks what
+    static constexpr std::uint32_t finished = 2;  // the last word, never overwritten
 
     std::uint32_t word() const noexcept { return word_.load(std::memory_order_acquire); }
 
     // Notifies the thread.
-    void tell(std::uint32_t word) noexcept {
+    void notify(std::uint32_t word) noexcept {
         ParkingPlace& place = place_;
-        place.wake(note(word));
+        place.wake(mark(word));
     }
 
 #if defined(__linux__)
     // Notifies the thread, but leaves it to the caller to wake it: with all others of the result, by one wake() of the
     // place.
-    ParkingPlace::Sleepers note(std::uint32_t word) noexcept {
+    ParkingPlace::Sleepers mark(std::uint32_t word) noexcept {
         const ParkingPlace::Sleepers me = bit_;
         std::uint32_t old = word_.load(std::memory_order_relaxed);
         do {
-            if (old == final_word) return 0;
+            if (old == finished) return 0;
         } while (!word_.compare_exchange_weak(old, word, std::memory_order_acq_rel, std::memory_order_relaxed));
         return old == asleep ? me : 0;
     }
 
-    // Parks until there is a word or the deadline passes. Resets `look`, keeps final_word.
+    // Parks until there is a word or the deadline passes. Resets `notified`, keeps `finished`.
     std::uint32_t park(Instant deadline) noexcept {
         ParkingPlace::Futex::Time until{};
         if (deadline != never) {
@@ -112,7 +112,7 @@ public:
             until = {converted<decltype(until.tv_sec)>(ns / 1'000'000'000),
                      converted<decltype(until.tv_nsec)>(ns % 1'000'000'000)};
         }
-        std::uint32_t word = silence;
+        std::uint32_t word = nothing;
         word_.compare_exchange_strong(word, asleep, std::memory_order_acq_rel);
         for (;;) {
             // Read first: who notifies this thread from here on changes it, and then this thread does not sleep.
@@ -123,16 +123,16 @@ public:
                                          deadline == never ? nullptr : &until, nullptr, bit_);
             // The deadline has passed, unless a word came at this very moment.
             if (slept != 0 && errno == ETIMEDOUT &&
-                word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel))
-                return silence;
+                word_.compare_exchange_strong(word, nothing, std::memory_order_acq_rel))
+                return nothing;
         }
-        if (word == look) word_.compare_exchange_strong(word, silence, std::memory_order_acq_rel);
+        if (word == notified) word_.compare_exchange_strong(word, nothing, std::memory_order_acq_rel);
         return word;
     }
 #else
-    ParkingPlace::Sleepers note(std::uint32_t word) {
+    ParkingPlace::Sleepers mark(std::uint32_t word) {
         const std::lock_guard guard(mutex_);
-        if (word == final_word || word_ == silence) {
+        if (word == finished || word_ == nothing) {
             word_ = word;
             wake_.notify_one();
         }
@@ -141,13 +141,13 @@ public:
 
     std::uint32_t park(Instant deadline) {
         std::unique_lock guard(mutex_);
-        const auto told = [this] { return word_ != silence; };
+        const auto has_word = [this] { return word_ != nothing; };
         if (deadline == never)
-            wake_.wait(guard, told);
+            wake_.wait(guard, has_word);
         else
-            wake_.wait_until(guard, deadline, told);
+            wake_.wait_until(guard, deadline, has_word);
         const std::uint32_t word = word_;
-        if (word == look) word_ = silence;
+        if (word == notified) word_ = nothing;
         return word;
     }
 
@@ -157,11 +157,11 @@ private:
 #endif
 
 private:
-    static constexpr std::uint32_t asleep = 3;  // like silence, and the owner must be woken
+    static constexpr std::uint32_t asleep = 3;  // like `nothing`, and the owner must be woken
 
     ParkingPlace& place_;
     [[maybe_unused]] const ParkingPlace::Sleepers bit_;
-    std::atomic<std::uint32_t> word_{silence};
+    std::atomic<std::uint32_t> word_{nothing};
 };
 
 }  // namespace detail

@@ -91,7 +91,7 @@ public:
     // Becomes readable at a wake() between the two.
     int fd(At at) noexcept { return place(at).pipe.fd(); }
 
-    // In this order: a thread that begins to poll looks at the count afterwards.
+    // The count first: a thread reads it after begin_poll(), so it either sees the new count or has its pipe written.
     void wake() noexcept {
         count_.fetch_add(1);
         for (Place* place : {&messages_, &invalidations_})

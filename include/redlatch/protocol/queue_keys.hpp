@@ -16,7 +16,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
-// uses them: if it is to, unless its user turns out to have no right to them.
+// uses them. It stops to do so when its user turns out to have no right to them.
 class QueueKeys {
 public:
     QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)
@@ -33,8 +33,8 @@ public:
     // How a claim waits, as the acquire scripts know it.
     static int way_of(const Claim& claim) noexcept { return claim.queues ? 1 : claim.polls ? 2 : 0; }
 
-    // Returns true if the user has no right to the keys, which a script with so many keys has. From then on this client does
-    // without. Says so to each caller whose call had them.
+    // Returns true if a call with so many keys was refused because the user has no right to those of the queue. From then on
+    // this client uses them no more. Each call that was under way with them is refused, and each gets this answer.
     bool are_refused(std::size_t keys, const Reply& reply) const {
         if (keys < 4 || !reply.is_error() || !reply.text.starts_with("NOPERM")) return false;
         if (reply.text.find("'eval") != std::string::npos) return false;  // the user may run no script at all

@@ -19,18 +19,18 @@ public:
     CallingThread(Reply* where, std::size_t expected, ParkingPlace& place)
         : Exchange(where, expected), parker_(place) {}
 
-    bool is_finished() const noexcept { return parker_.word() == ThreadParker::final_word; }
+    bool is_finished() const noexcept { return parker_.word() == ThreadParker::finished; }
 
     // Called when all replies are there: ends the waits for good. The caller wakes those of the result, by one wake() of
     // the place.
-    ParkingPlace::Sleepers finish() noexcept { return parker_.note(ThreadParker::final_word); }
+    ParkingPlace::Sleepers finish() noexcept { return parker_.mark(ThreadParker::finished); }
 
     // Ends the wait: this thread is needed.
-    void look_around() noexcept { parker_.tell(ThreadParker::look); }
+    void look_around() noexcept { parker_.notify(ThreadParker::notified); }
 
     // Waits for finish(), look_around() or the deadline. Returns true if it was finish(). The thread sleeps at once: to
     // yield would take the CPU from the server and from threads that can go on.
-    bool wait(Instant deadline) noexcept { return parker_.park(deadline) == ThreadParker::final_word; }
+    bool wait(Instant deadline) noexcept { return parker_.park(deadline) == ThreadParker::finished; }
 
     void wait_until_finished() noexcept {
         while (!wait(never)) {

@@ -221,7 +221,7 @@ private:
             close(listener);
     }
 
-    // After the next connection is subscribed, every waiter checks for itself.
+    // When the next connection has subscribed, every waiter asks the server, because messages may have been lost.
     void close(Listener& listener) noexcept try { lose(listener); } catch (...) {  // no memory: that notifies the rest
     }
 

@@ -241,7 +241,8 @@ private:
         std::optional<std::string> why_;
     };
 
-    // Returns a connector that reports its failures to run(). One that had no time, or was told to stop, shows nothing.
+    // Returns a connector that reports its failures to run(), but not those of an attempt that had too little time or was
+    // told to stop: they say nothing of the server.
     Connector reporting(Connector open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             const Instant begun = Clock::now();
@@ -255,7 +256,8 @@ private:
         };
     }
 
-    // Notes the time before a command is sent over the opened connection. No server was asked anything before the first one.
+    // Returns a connector that notes the time whenever it has connected again: from then on it may be another server. The
+    // first connection counts for nothing, because no server was asked before.
     Connector noting(Connector open) {
         return [this, open = std::move(open)](Connection& link, Instant deadline) {
             std::optional<Reply> refusal = open(link, deadline);

@@ -3,19 +3,18 @@
 
 #include "redlatch/base/suspended.hpp"
 #include "redlatch/base/time.hpp"
-#include "redlatch/base/wait_on.hpp"
 #include "redlatch/protocol/call.hpp"
 #include "redlatch/protocol/permit_expirable_semaphore.hpp"
 #include "redlatch/protocol/permit_lease.hpp"
 #include "redlatch/protocol/request_marks.hpp"
 #include "redlatch/semaphore/permit_records.hpp"
+#include "redlatch/semaphore/permit_renewals.hpp"
 #include "redlatch/semaphore/request_deliveries.hpp"
 #include "redlatch/semaphore/synchronizer_core.hpp"
 #include "redlatch/session/losses.hpp"
 #include "redlatch/session/release_round.hpp"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
@@ -30,8 +29,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// The part of a semaphore whose permits have leases: it keeps the leases of permits under the watchdog, and reports
-// losses. On record are the permits under the watchdog and all permits of objects.
+// The part of a semaphore whose permits have leases: it records them for the watchdog, and reports losses. On record are
+// the permits under the watchdog and all permits of objects.
 class PermitLeases {
     using Want = PermitProtocol::Want;
     using Watch = PermitRecord;
@@ -52,11 +51,7 @@ public:
     // lease. Waits for the replies, or until a renewal is void: usually command_timeout. change_ended() has to follow.
     UnwatchedPermits begin_change(const PermitId& id) {
         std::unique_lock lock(core_.mutex);
-        const auto settled_at = [&] {
-            Watch* const watch = records_.find(id);
-            return !watch ? Instant{} : watch->changing ? never : watch->renewal_ends;
-        };
-        for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) wait_on(renewals_, lock, at);
+        renewals_.wait_until_settled(lock, id);
         UnwatchedPermits were = take_off(std::span(&id, 1));
         if (Watch* const watch = records_.find(id)) watch->changing = true;
         return were;
@@ -65,7 +60,7 @@ public:
     void change_ended(const PermitId& id) noexcept {
         const std::lock_guard lock(core_.mutex);
         if (Watch* const watch = records_.find(id)) watch->changing = false;
-        renewals_.notify_all();
+        renewals_.change_ended();
     }
 
     // A late copy of a call that got no answer may still give the permit this lease.
@@ -231,7 +226,7 @@ public:
     // Starts what reporting a loss needs. Call it before there is anything to lose.
     void prepare() { core_.session.start_losses(); }
 
-    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) { ask_due(lock, now); }
+    void on_timer(std::unique_lock<std::mutex>& lock, Instant now) { renewals_.ask_due(lock, now); }
 
     // Reports as lost the permits that are no longer certain.
     void expire(Instant now) {
@@ -258,19 +253,12 @@ public:
         for (Want& want : wants) {
             if (!want.served) continue;
             const Instant until = end_of(want.lease, sent);
-            const bool watched = want.lease.kind == PermitLease::Kind::watched;
             if (now >= until) {
                 too_late.push_back(want);
                 want.served = false;
-            } else if (watched || want.holder) {
-                const Instant renew_at = watched ? sent.as_of_now() + want.lease.length / 3 : never;
-                for (const PermitId& id : want.ids)
-                    records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+            } else {
+                record(want, until, sent.as_of_now() + want.lease.length / 3);
             }
-        }
-        if (!records_.empty()) {
-            core_.task.schedule();
-            core_.session.start_background();
         }
         if (!too_late.empty()) deliveries_.give_back(lock, core_.protocol, std::move(too_late));
     }
@@ -292,14 +280,7 @@ public:
         }
         const Instant since = *granted, until = redlatch::valid_until(since, grant.lease);
         if (now >= until) return false;
-        const bool watched = want.lease.kind == PermitLease::Kind::watched;
-        if (watched || want.holder) {
-            const Instant renew_at = watched ? since + grant.lease / 3 : never;
-            for (const PermitId& id : want.ids)
-                records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
-            core_.task.schedule();
-            core_.session.start_background();
-        }
+        record(want, until, since + grant.lease / 3);
         want.served = true;
         return true;
     } catch (...) {
@@ -348,6 +329,17 @@ public:
 private:
     static constexpr std::size_t releases_a_call = 1000;
 
+    // Records the permits that a want has got, if they are to be renewed, or an object has to learn of their loss.
+    void record(const Want& want, Instant until, Instant renew_at) {
+        const bool watched = want.lease.kind == PermitLease::Kind::watched;
+        if (!watched && !want.holder) return;
+        if (!watched) renew_at = never;
+        for (const PermitId& id : want.ids)
+            records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+        core_.task.schedule();
+        core_.session.start_background();
+    }
+
     // Removes permits from the watchdog, and those of no object from the record. Without memory it changes nothing.
     UnwatchedPermits take_off(std::span<const PermitId> ids) {
         records_.check_suspension();
@@ -369,82 +361,11 @@ private:
         return lease.kind == PermitLease::Kind::forever ? never : redlatch::valid_until(sent.as_of_now(), lease.length);
     }
 
-    // Renews all permits that are due, and those that are due soon. So permits that were acquired at different times
-    // are renewed together from then on. About those with a lease of their own it asks by a renewal that prolongs
-    // nothing.
-    void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
-        Milliseconds longest{0};
-        for (const Watch& watch : records_)
-            if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
-        if (longest == Milliseconds(0)) return;
-        // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
-        for (const PermitBatch& due :
-             records_.take_due(now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
-            const Instant ends = renewal_ends();
-            for (const PermitId& id : due.ids)
-                if (Watch* const watch = records_.find(id)) watch->renewal_ends = ends;
-            lock.unlock();
-            const SendTime sent;
-            try {
-                Call call = core_.protocol.renew(due.ids, due.kind.lease, core_.session.wanted_until(core_.key()));
-                call.replication = due.kind.replication;
-                core_.session.post(call, [this, keep = core_.keep(), ids = due.ids, renews = due.kind.prolongs,
-                                          sent](const Reply& reply) {
-                    core_.session.learn_if_late(core_.key(), sent, reply);
-                    renewed_all(ids, renews, reply, sent);
-                });
-            } catch (...) {  // no memory: retried after a pause
-                renewed_all(due.ids, due.kind.prolongs, Reply::of(Reply::Kind::not_sent, std::string()), sent);
-            }
-            lock.lock();
-        }
-    }
-
-    // Returns when a renewal that is sent now is void.
-    Instant renewal_ends() const { return Clock::now() + core_.session.options().command_timeout + Milliseconds(1); }
-
-    // `renews`: False if it was only a query. By now a permit may no longer be under the watchdog.
-    void renewed_all(const std::vector<PermitId>& batch, bool renews, const Reply& reply, const SendTime& sent) {
-        const std::lock_guard lock(core_.mutex);
-        records_.check_suspension();
-        const Instant sent_at = sent.as_of_now();
-        const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
-        for (std::size_t i = 0; i < batch.size(); ++i) {
-            Watch* const watch = records_.find(batch[i]);
-            if (!watch) continue;
-            watch->renewing = false;
-            if (reply.answered() || reply.is_unsent())
-                watch->renewal_ends = watch->unanswered_ends;
-            else
-                watch->unanswered_ends = watch->renewal_ends;
-            if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
-            } else if (reply.elements[i].integer != 1) {
-                records_.lose(*watch, "the server no longer has this permit");
-            } else if (renews) {
-                core_.session.count_renewal();
-                if (watch->watched) watch->renewed(sent_at);
-            } else if (!watch->watched) {
-                watch->ask_at = never;
-            }
-        }
-        records_.erase_lost();
-        renewals_.notify_all();
-        core_.task.schedule();
-    }
-
-    // Returns how long to wait with the next renewal or query if one was not answered. A grant is shorter than the lease.
-    Milliseconds pause_after(const Watch& watch) const {
-        const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
-        const auto left = std::chrono::floor<Milliseconds>(watch.valid_until - Clock::now());
-        return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);
-    }
-
     CoreOf<PermitProtocol>& core_;
     RequestDeliveries& deliveries_;
     PermitRecords records_{core_};
+    PermitRenewals renewals_{core_, records_};
     bool reads_clock_ = false;
-    std::condition_variable renewals_;  // with the mutex: replies to renewals and ends of changes wake begin_change()
 };
 
 }  // namespace detail

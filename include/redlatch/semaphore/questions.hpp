@@ -31,8 +31,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Asks the server for what callers want, and records what they get. Of a request whose outcome is unknown it leaves to the
-// background to give back what it took. The mutex of SynchronizerCore guards all parts.
+// Asks the server for what callers want, and records what they get. If the outcome of a request is unknown, the background
+// gives back what the request may have taken. The mutex of SynchronizerCore guards all parts.
 template <class Protocol, class Leases>
 class Questions {
     using Want = typename Protocol::Want;

@@ -59,8 +59,8 @@ public:
     }
 
     // Makes the calling thread receive messages itself, for all, until interrupts() differs from `seen`, or `until` has
-    // come. Returns false if it has to leave that to the background thread.
-    // Messages and the news of tracked keys come on two connections: whoever waits for the latter alone receives these.
+    // come. Returns false if it has to leave that to the background thread. Messages and the news of tracked keys come on
+    // two connections. The thread reads the second one if tracked keys are all that anybody waits for.
     bool watch(Instant until, std::uint64_t seen) {
         const bool watched = subscriptions_.active() == 0 && tracked_.count() > 0
                                  ? transport_.watch_invalidations(listener_, until, seen)

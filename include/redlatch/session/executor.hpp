@@ -82,11 +82,13 @@ public:
     Reply call(const Call& call, Instant deadline) try {
         const Replication replicas = replicas_.wanted_for(call);
         CallWords words(call, publish_command_for(call));
-        counters_.commands.add();
-        Reply reply = call_confirmed(words.command(), replicas, deadline);
-        if (!call.script() || classify(reply) != ReplyClass::no_script) return reply;
-        counters_.commands.add();
-        return call_confirmed(words.by_text(), replicas, deadline);
+        for (bool by_text = false;; by_text = true) {
+            const Command command = by_text ? words.by_text() : words.command();
+            counters_.commands.add();
+            Reply reply =
+                replicas.asks() ? call_confirmed(command, replicas, deadline) : transport_.call(command, deadline);
+            if (by_text || !call.script() || classify(reply) != ReplyClass::no_script) return reply;
+        }
     } catch (const std::bad_alloc&) {
         return detail::short_of_memory();
     }
@@ -162,9 +164,8 @@ public:
 private:
     static constexpr Milliseconds longest_farewell{1000};
 
-    // Sends a command. If replicas or disks must confirm what it grants, the reply tells whether they do.
+    // Sends a command. The reply tells whether replicas or disks have confirmed what it grants.
     Reply call_confirmed(const Command& command, const Replication& replicas, Instant deadline) {
-        if (!replicas.asks()) return transport_.call(command, deadline);
         const std::uint32_t route = route_of(command);
         if (replicas_.are_unknown(replicas, route)) {
             const std::array<std::string_view, 1> role{"ROLE"};

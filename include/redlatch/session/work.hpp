@@ -60,7 +60,7 @@ struct Course {
 //   ended(answer)   takes what the task returned; throws if the work failed
 //   result(host)    makes the result, once. If nobody wants it any more, it is made and destroyed, which gives back
 //                   what it holds. Before that unwanted() is called, if the work has that.
-// This is the work of which the result is what its task returns.
+// The result of a SimpleWork is what its task returns.
 template <class R, class Make>
 class SimpleWork {
 public:

@@ -67,12 +67,21 @@ Detached keep_error(Task<void> task, std::string& error) {
     }
 }
 
+Task<int> number_of_levels(int below) {
+    if (below == 0) co_return 1;
+    co_return 1 + co_await number_of_levels(below - 1);
+}
+
 }  // namespace
 
-TEST_CASE("task: nothing suspends for a caller that blocks") {
+TEST_CASE("task: a caller that blocks has the result when run() returns") {
     Signal come{.has_come = true};
     CHECK(length_after(come, "orders").run() == 7);
     CHECK_THROWS_AS(fail_after(come).run(), std::runtime_error);
+}
+
+TEST_CASE("task: run() needs the stack of one task, however many await each other") {
+    CHECK(number_of_levels(100'000).run() == 100'001);
 }
 
 TEST_CASE("task: begins when it is awaited, and goes on where its event comes") {

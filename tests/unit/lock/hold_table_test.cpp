@@ -141,6 +141,16 @@ TEST_CASE("a renewal without a reply is resent soon") {
     CHECK(hold.renew_at == at(13s) + 10ms);
 }
 
+TEST_CASE("a renewal without a reply is resent within a quarter of what is left, as of a grant's short lease") {
+    HoldTable holds;
+    HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);
+    hold.valid_until = at(14s);
+    hold.renewal_failed(at(13s), timeout);
+    CHECK(hold.renew_at == at(13s) + 250ms);
+    hold.renewal_failed(at(14s), timeout);
+    CHECK(hold.renew_at == at(14s) + 10ms);
+}
+
 TEST_CASE("a loss is reported before the lease ends: by the notice time, but by little of a short lease") {
     HoldTable holds;
     HoldRecord& hold = taken(holds, 1, 0ms, under_watchdog);

@@ -58,35 +58,35 @@ struct Fixture {
 TEST_CASE("one wake-up ends the sleep of a whole crowd") {
     Fixture fixture;
     ParkingPlace::Sleepers sleepers = 0;
-    for (Guest& guest : fixture.guests) sleepers |= guest.parker.note(ThreadParker::final_word);
+    for (Guest& guest : fixture.guests) sleepers |= guest.parker.mark(ThreadParker::finished);
     fixture.place.wake(sleepers);
-    for (Guest& guest : fixture.guests) CHECK(guest.word.get() == ThreadParker::final_word);
+    for (Guest& guest : fixture.guests) CHECK(guest.word.get() == ThreadParker::finished);
 }
 
 TEST_CASE("who is not notified sleeps on, even if it is woken with the others") {
     Fixture fixture;
-    fixture.guests[0].parker.tell(ThreadParker::final_word);
-    CHECK(fixture.guests[0].word.get() == ThreadParker::final_word);
+    fixture.guests[0].parker.notify(ThreadParker::finished);
+    CHECK(fixture.guests[0].word.get() == ThreadParker::finished);
     for (std::size_t i = 1; i < crowd; ++i) {
         CHECK(fixture.guests[i].word.wait_for(0s) == std::future_status::timeout);
-        CHECK(fixture.guests[i].parker.word() != ThreadParker::final_word);
+        CHECK(fixture.guests[i].parker.word() != ThreadParker::finished);
     }
     for (std::size_t i = 1; i < crowd; ++i) {
-        fixture.guests[i].parker.tell(ThreadParker::look);
-        CHECK(fixture.guests[i].word.get() == ThreadParker::look);
+        fixture.guests[i].parker.notify(ThreadParker::notified);
+        CHECK(fixture.guests[i].word.get() == ThreadParker::notified);
     }
 }
 
 TEST_CASE("a word that comes before the sleep ends it at once; the last word stays, the other one does not") {
     ParkingPlace place;
     ThreadParker parker(place);
-    parker.tell(ThreadParker::look);
-    CHECK(parker.park(never) == ThreadParker::look);
-    CHECK(parker.park(Clock::now()) == ThreadParker::silence);
-    parker.tell(ThreadParker::final_word);
-    parker.tell(ThreadParker::look);
-    CHECK(parker.park(never) == ThreadParker::final_word);
-    CHECK(parker.park(never) == ThreadParker::final_word);
+    parker.notify(ThreadParker::notified);
+    CHECK(parker.park(never) == ThreadParker::notified);
+    CHECK(parker.park(Clock::now()) == ThreadParker::nothing);
+    parker.notify(ThreadParker::finished);
+    parker.notify(ThreadParker::notified);
+    CHECK(parker.park(never) == ThreadParker::finished);
+    CHECK(parker.park(never) == ThreadParker::finished);
 }
 
 TEST_CASE("a sleep ends at its deadline, not before, whatever others are woken meanwhile") {
@@ -97,9 +97,9 @@ TEST_CASE("a sleep ends at its deadline, not before, whatever others are woken m
     sleeper.park(deadline);
     while (Clock::now() < deadline - 20ms) {
         place.wake(~ParkingPlace::Sleepers{0});
-        other.tell(ThreadParker::look);
+        other.notify(ThreadParker::notified);
     }
-    CHECK(sleeper.word.get() == ThreadParker::silence);
+    CHECK(sleeper.word.get() == ThreadParker::nothing);
     CHECK(Clock::now() >= deadline);
 }
 
@@ -109,15 +109,15 @@ TEST_CASE("threads that notify each other in turn miss no word") {
     constexpr int turns = 2000;
     auto other = start([&] {
         for (int i = 0; i < turns; ++i) {
-            while (pong.park(never) != ThreadParker::look) {
+            while (pong.park(never) != ThreadParker::notified) {
             }
-            ping.tell(ThreadParker::look);
+            ping.notify(ThreadParker::notified);
         }
         return true;
     });
     for (int i = 0; i < turns; ++i) {
-        pong.tell(ThreadParker::look);
-        REQUIRE(ping.park(Clock::now() + patient(10s)) == ThreadParker::look);
+        pong.notify(ThreadParker::notified);
+        REQUIRE(ping.park(Clock::now() + patient(10s)) == ThreadParker::notified);
     }
     CHECK(other.get());
 }
