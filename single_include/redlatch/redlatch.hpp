@@ -9531,8 +9531,7 @@ public:
         reconnector_.start_over();
     }
 
-    // Called when another connection has shown that the server is up: ends the pause before the next attempt. Returns
-    // true if there was a pause; the driver may have to know.
+    // Called when another connection has shown that the server is up. Returns true if that ends a pause before an attempt.
     bool try_again() noexcept {
         const std::lock_guard lock(mutex_);
         return reconnector_.end_pause();
@@ -17669,7 +17668,7 @@ public:
     template <class... More>
     Synchronizer(Session& session, const std::string& key, const More&... more)
         : core_(*this, session, key, more...), room_(core_.mutex, session, *this, core_.protocol.channel()) {
-        // Redisson's latches cannot have such names in a cluster, either.
+        // Only a latch can have such a channel. Redisson's cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
             throw Error(errc::invalid_argument, core_.key(),
                         "in a cluster, the name of a CountDownLatch must not have a {tag}; its channel would be in "
@@ -18547,8 +18546,8 @@ struct HoldRecord {
         check_at = never;
     }
 
-    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin, also of
-    // that of a grant, whose lease is short at first.
+    // Records a renewal without a reply. It is sent again soon: within a quarter of what is left, because the lease of a grant
+    // is short at first.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
         unanswered(now + watchdog_timeout);
@@ -31689,7 +31688,8 @@ private:
         core_.task.schedule();
     }
 
-    // Returns how long to wait with the next renewal or query if one was not answered. A grant is shorter than the lease.
+    // Returns how long to wait with the next renewal or query if one was not answered: only for a quarter of what is left,
+    // because the lease of a grant is short at first.
     Milliseconds pause_after(const Watch& watch) const {
         const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
         const auto left = std::chrono::floor<Milliseconds>(watch.valid_until - Clock::now());

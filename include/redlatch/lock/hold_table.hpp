@@ -122,8 +122,8 @@ struct HoldRecord {
         check_at = never;
     }
 
-    // Records a renewal without a reply. Retries soon, so that a lost message costs only a fraction of the margin, also of
-    // that of a grant, whose lease is short at first.
+    // Records a renewal without a reply. It is sent again soon: within a quarter of what is left, because the lease of a grant
+    // is short at first.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
         unanswered(now + watchdog_timeout);

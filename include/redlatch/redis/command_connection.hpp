@@ -159,8 +159,7 @@ public:
         reconnector_.start_over();
     }
 
-    // Called when another connection has shown that the server is up: ends the pause before the next attempt. Returns
-    // true if there was a pause; the driver may have to know.
+    // Called when another connection has shown that the server is up. Returns true if that ends a pause before an attempt.
     bool try_again() noexcept {
         const std::lock_guard lock(mutex_);
         return reconnector_.end_pause();

@@ -103,7 +103,8 @@ private:
         core_.task.schedule();
     }
 
-    // Returns how long to wait with the next renewal or query if one was not answered. A grant is shorter than the lease.
+    // Returns how long to wait with the next renewal or query if one was not answered: only for a quarter of what is left,
+    // because the lease of a grant is short at first.
     Milliseconds pause_after(const Watch& watch) const {
         const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
         const auto left = std::chrono::floor<Milliseconds>(watch.valid_until - Clock::now());

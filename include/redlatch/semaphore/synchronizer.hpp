@@ -80,7 +80,7 @@ public:
     template <class... More>
     Synchronizer(Session& session, const std::string& key, const More&... more)
         : core_(*this, session, key, more...), room_(core_.mutex, session, *this, core_.protocol.channel()) {
-        // Redisson's latches cannot have such names in a cluster, either.
+        // Only a latch can have such a channel. Redisson's cannot have such names in a cluster, either.
         if (session.transport().route(room_.channel()) != session.transport().route(core_.key()))
             throw Error(errc::invalid_argument, core_.key(),
                         "in a cluster, the name of a CountDownLatch must not have a {tag}; its channel would be in "
