@@ -89,27 +89,34 @@ TEST_CASE_TEMPLATE("a killed waiter at the head of the queue costs the next one 
 TEST_CASE(
     "the renewal of a grant takes effect, its reply and the release are lost: the release is sent until that lease "
     "ends") {
-    FaultyPath path;
-    EventLog log;
-    ClientOptions options = unhurried();
-    options.command_timeout = paced(400ms);
-    options.on_event = log.handler();
-    Client client{path.url(), options}, other{path.server.url(), unhurried()};
-    RLock orders{client, "orders"}, same_orders{other, "orders"};
-    same_orders.lock();
-    auto granted = start([&] { return orders.hold(); });
-    REQUIRE(can_be_granted<RLock>(path.redis, client, "orders"));
-    path.proxy.hold_next_replies(1, renew_digest);
-    same_orders.unlock();
-    Hold hold = granted.get();
-    const Instant lease_of_grant = hold.valid_until();
-    REQUIRE(eventually([&] { return path.redis.pttl("orders") > 3000; }));
-    path.proxy.blackhole(true);
-    CHECK(hold.unlock() == errc::unreachable);
-    REQUIRE(eventually([&] { return Clock::now() > lease_of_grant + 300ms; }));
-    path.proxy.blackhole(false);
-    CHECK(eventually([&] { return !path.redis.exists("orders"); }, 15s));
-    CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
+    bool in_time = false;
+    for (int round = 0; round < 10 && !in_time; ++round) {
+        FaultyPath path;
+        EventLog log;
+        ClientOptions options = unhurried();
+        options.command_timeout = paced(400ms);
+        options.on_event = log.handler();
+        Client client{path.url(), options}, other{path.server.url(), unhurried()};
+        RLock orders{client, "orders"}, same_orders{other, "orders"};
+        same_orders.lock();
+        auto granted = start([&] { return orders.hold(); });
+        REQUIRE(can_be_granted<RLock>(path.redis, client, "orders"));
+        path.proxy.hold_next_replies(1, renew_digest);
+        same_orders.unlock();
+        Hold hold = granted.get();
+        const Instant end_of_grant = hold.valid_until();
+        REQUIRE(eventually([&] { return path.redis.pttl("orders") > 3000; }));
+        path.proxy.blackhole(true);
+        in_time = Clock::now() < end_of_grant - 200ms;  // a busy machine may be late
+        const std::error_code error = hold.unlock();
+        if (!in_time) continue;
+        CHECK(error == errc::unreachable);
+        REQUIRE(eventually([&] { return Clock::now() > end_of_grant + 300ms; }));
+        path.proxy.blackhole(false);
+        CHECK(eventually([&] { return !path.redis.exists("orders"); }, 15s));
+        CHECK(log.count(Event::Kind::unlock_not_delivered) == 0);
+    }
+    CHECK(in_time);
 }
 
 TEST_CASE_TEMPLATE("a frozen waiter costs the others its offer, once, and does not enter when it goes on", L, RLock,
