@@ -14324,10 +14324,15 @@ inline constexpr ScriptText permit_grants{R"lua(
 local longest_offer, id_size, most_grants, longest_run, others_active = 2000, 16, 16, 2000, 1000
 
 -- Returns how many permits were granted in a row; the time until which none are: `others_active` ms after somebody else's
--- permit was seen; and when the first of the queue was told last, in place of a grant.
+-- permit was seen; and when the first of the queue was told last, in place of a grant. A time that is too far ahead was set
+-- before the clock stepped back.
 local function turn()
+    local function time_of(text)
+        local time = tonumber(text or '0')
+        return time <= now + longest_run and time or 0
+    end
     local streak, off_until, told_at = string.match(redis.call('hget', places, 'turn') or '', '^(%d+) (%d+) (%d+)$')
-    return tonumber(streak or '0'), tonumber(off_until or '0'), tonumber(told_at or '0')
+    return tonumber(streak or '0'), time_of(off_until), time_of(told_at)
 end
 local function set_turn(streak, off_until, told_at)
     redis.call('hset', places, 'turn', string.format('%.0f %.0f %.0f', streak, off_until, told_at))
@@ -15032,10 +15037,10 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "90f914638721064836a0e83c427f86241d4fe8b7"};
+    "548b7ba5d014d34ca4486b28af49c985829953d6"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "ab761d1ae5a381ae7b0415d313fc26affdd24196"};
+    "9910d8c6509f5339cb0a46a28af46e887bcc0d8d"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
     "c8f4bc6d3de8d1116eeebc645fb9dc41ab0cd3c8"};
@@ -15044,10 +15049,10 @@ inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspec
     "83941cb4669253304f100cba05c5021cd029591c"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "668f89701e2e8361b45683095935e7714cb9b84b"};
+    "5532f260bd68361ec25ea2927a6baca3ff4ed791"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "83645512eb928df1c38ae770f252af83fff7a42d"};
+    "551495d8f1f9d0bb7b9f2dcbc3b8af8be5932adf"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -15056,13 +15061,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "323cd8b1960e222c3746dc7ac69a218cd139ae45"};
+    "ba946d6352567ef531dc0614532a6171cc6425c5"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "a16a0f0962aa826e8552dee20b17f600398319a8"};
+    "4c85d2eef496ca6463f6de3a6841e87fa52dd911"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "fcb3c82b78e9a49bc6fc464d4f189ddd500e5bd4"};
+    "a450677be2df084585c824ccafd6fe8f4fa64ad3"};
 // clang-format on
 
 }  // namespace detail

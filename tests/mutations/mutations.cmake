@@ -3137,6 +3137,12 @@ mutate(new_question_takes_a_grant scripts/permit_expirable_semaphore.hpp
     "local granted_until = again == '1' and ARGV[9] == '1' and"
     "integration/permit_grants")
 
+# A turn of before a step back of the clock lasts for as long as that step.
+mutate(turn_outlives_a_step_back scripts/permit_grants.hpp
+    "return time <= now + longest_run and time or 0"
+    "return time"
+    "integration/permit_grants")
+
 # Permits are granted without end, and clients that do not queue get none.
 mutate(permits_are_granted_without_end scripts/permit_grants.hpp
     "if streak >= most_grants or not alone and"

@@ -397,10 +397,10 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "90f914638721064836a0e83c427f86241d4fe8b7"};
+    "548b7ba5d014d34ca4486b28af49c985829953d6"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "ab761d1ae5a381ae7b0415d313fc26affdd24196"};
+    "9910d8c6509f5339cb0a46a28af46e887bcc0d8d"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
     "c8f4bc6d3de8d1116eeebc645fb9dc41ab0cd3c8"};
@@ -409,10 +409,10 @@ inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspec
     "83941cb4669253304f100cba05c5021cd029591c"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "668f89701e2e8361b45683095935e7714cb9b84b"};
+    "5532f260bd68361ec25ea2927a6baca3ff4ed791"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "83645512eb928df1c38ae770f252af83fff7a42d"};
+    "551495d8f1f9d0bb7b9f2dcbc3b8af8be5932adf"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -421,13 +421,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "323cd8b1960e222c3746dc7ac69a218cd139ae45"};
+    "ba946d6352567ef531dc0614532a6171cc6425c5"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "a16a0f0962aa826e8552dee20b17f600398319a8"};
+    "4c85d2eef496ca6463f6de3a6841e87fa52dd911"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "fcb3c82b78e9a49bc6fc464d4f189ddd500e5bd4"};
+    "a450677be2df084585c824ccafd6fe8f4fa64ad3"};
 // clang-format on
 
 }  // namespace detail

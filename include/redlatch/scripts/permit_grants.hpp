@@ -20,10 +20,15 @@ inline constexpr ScriptText permit_grants{R"lua(
 local longest_offer, id_size, most_grants, longest_run, others_active = 2000, 16, 16, 2000, 1000
 
 -- Returns how many permits were granted in a row; the time until which none are: `others_active` ms after somebody else's
--- permit was seen; and when the first of the queue was told last, in place of a grant.
+-- permit was seen; and when the first of the queue was told last, in place of a grant. A time that is too far ahead was set
+-- before the clock stepped back.
 local function turn()
+    local function time_of(text)
+        local time = tonumber(text or '0')
+        return time <= now + longest_run and time or 0
+    end
     local streak, off_until, told_at = string.match(redis.call('hget', places, 'turn') or '', '^(%d+) (%d+) (%d+)$')
-    return tonumber(streak or '0'), tonumber(off_until or '0'), tonumber(told_at or '0')
+    return tonumber(streak or '0'), time_of(off_until), time_of(told_at)
 end
 local function set_turn(streak, off_until, told_at)
     redis.call('hset', places, 'turn', string.format('%.0f %.0f %.0f', streak, off_until, told_at))
