@@ -356,6 +356,54 @@ const std::vector<Use>& uses() {
              MultiLock both{a, b};
              use_reentrant_lock(fleet, both);
          }},
+        {"StripedLock",
+         [](Fleet& fleet) {
+             StripedLock stripes{fleet.client, "stripes", 4};
+             use_reentrant_lock(fleet, stripes.lock_for("orders"));
+             MultiLock several = stripes.locks_for({"orders", "stock"});
+             use_reentrant_lock(fleet, several);
+         }},
+        {"SegmentedSemaphore",
+         [](Fleet& fleet) {
+             SegmentedSemaphore mine{fleet.client, "stock", 2};
+             mine.try_set_permits(2, 600s);
+             static_cast<void>(mine.expire(600s));
+             const SegmentPermit permit = mine.acquire();
+             mine.update_lease(permit, Lease{60s});
+             static_cast<void>(mine.remaining_lease(permit));
+             mine.release(permit);
+             static_cast<void>(mine.hold());
+             static_cast<void>(mine.permits());
+             static_cast<void>(mine.remove());
+         }},
+        {"Barrier",
+         [](Fleet& fleet) {
+             Barrier mine{fleet.client, "barrier", 2}, theirs{fleet.peer, "barrier", 2};
+             static_cast<void>(mine.withdraw(mine.arrive()));
+             auto waiting = start([&] { fleet.note(code_of([&] { mine.arrive_and_wait(); })); });
+             ready_within(waiting, 20ms);
+             static_cast<void>(theirs.arrive());
+             waiting.get();
+             fleet.stop_if_refused();
+             static_cast<void>(mine.inspect());
+             static_cast<void>(mine.remove());
+         }},
+        {"ConditionVariable",
+         [](Fleet& fleet) {
+             RLock guard{fleet.client, "guard"};
+             ConditionVariable mine{fleet.client, "changed"}, theirs{fleet.peer, "changed"};
+             auto waiting = start([&] {
+                 fleet.note(code_of([&] {
+                     std::unique_lock lock(guard);
+                     static_cast<void>(mine.wait_for(lock, 20s));
+                 }));
+             });
+             eventually([&] { return theirs.waiters() > 0 || ready_within(waiting, 0ms); }, 10s);
+             static_cast<void>(mine.waiters());
+             static_cast<void>(mine.notify_one());
+             waiting.get();
+             static_cast<void>(mine.notify_all());
+         }},
         // The slowest comes last: a place in a queue behind a foreign waiter, for longer than a slot.
         {"FairLock behind a stranger",
          [](Fleet& fleet) {
