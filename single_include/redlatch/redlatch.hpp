@@ -22419,14 +22419,14 @@ public:
         return hold;
     }
 
-    // `offer`: the lease that it has at first, if that is not the wanted one. The first renewal gives it the full lease.
+    // `first_lease`: that of a grant, if it is not the wanted one. The first renewal gives it the full lease.
     HoldRecord& record(OwnerNumber owner, std::uint64_t id, Instant sent, std::optional<Milliseconds> lease,
-                       std::int64_t token, const Settings& settings, std::optional<Milliseconds> offer = {}) {
+                       std::int64_t token, const Settings& settings, std::optional<Milliseconds> first_lease = {}) {
         HoldRecord& hold = core_.holds.start(owner, id);
         hold.token = token;
         hold.settings = settings;
-        hold.enter(sent, lease, offer.value_or(settings.watchdog_timeout), settings.bounds);
-        hold.set_notice(core_.session.losses().notice(), offer.value_or(core_.lease_of(lease, settings)));
+        hold.enter(sent, lease, first_lease.value_or(settings.watchdog_timeout), settings.bounds);
+        hold.set_notice(core_.session.losses().notice(), first_lease.value_or(core_.lease_of(lease, settings)));
         core_.key_holds->taken({core_.kind.family, owner, id, !core_.kind.shared});
         // Releasing it must not need memory.
         core_.outbox.make_room();
