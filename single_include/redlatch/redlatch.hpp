@@ -31612,8 +31612,6 @@ namespace detail {
 // The renewals of a semaphore's permits, and the queries about those with a lease of their own. The mutex of the core guards
 // all members.
 class PermitRenewals {
-    using Watch = PermitRecord;
-
 public:
     PermitRenewals(CoreOf<PermitProtocol>& core, PermitRecords& records) : core_(core), records_(records) {}
 
@@ -31622,15 +31620,15 @@ public:
     // nothing.
     void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
         Milliseconds longest{0};
-        for (const Watch& watch : records_)
-            if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
+        for (const PermitRecord& permit : records_)
+            if (permit.next_deadline() <= now) longest = std::max(longest, permit.renewal().lease);
         if (longest == Milliseconds(0)) return;
         // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
         for (const PermitBatch& due :
              records_.take_due(now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
             const Instant ends = renewal_ends();
             for (const PermitId& id : due.ids)
-                if (Watch* const watch = records_.find(id)) watch->renewal_ends = ends;
+                if (PermitRecord* const permit = records_.find(id)) permit->renewal_ends = ends;
             lock.unlock();
             const SendTime sent;
             try {
@@ -31651,8 +31649,8 @@ public:
     // Waits until no other change of this permit's lease, and no renewal that may still take effect, is in flight.
     void wait_until_settled(std::unique_lock<std::mutex>& lock, const PermitId& id) {
         const auto settled_at = [&] {
-            Watch* const watch = records_.find(id);
-            return !watch ? Instant{} : watch->changing ? never : watch->renewal_ends;
+            PermitRecord* const permit = records_.find(id);
+            return !permit ? Instant{} : permit->changing ? never : permit->renewal_ends;
         };
         for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) wait_on(settled_, lock, at);
     }
@@ -31670,22 +31668,22 @@ private:
         const Instant sent_at = sent.as_of_now();
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
-            Watch* const watch = records_.find(batch[i]);
-            if (!watch) continue;
-            watch->renewing = false;
+            PermitRecord* const permit = records_.find(batch[i]);
+            if (!permit) continue;
+            permit->renewing = false;
             if (reply.answered() || reply.is_unsent())
-                watch->renewal_ends = watch->unanswered_ends;
+                permit->renewal_ends = permit->unanswered_ends;
             else
-                watch->unanswered_ends = watch->renewal_ends;
+                permit->unanswered_ends = permit->renewal_ends;
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
+                if (permit->watched == renews) permit->ask_at = Clock::now() + pause_after(*permit);
             } else if (reply.elements[i].integer != 1) {
-                records_.lose(*watch, "the server no longer has this permit");
+                records_.lose(*permit, "the server no longer has this permit");
             } else if (renews) {
                 core_.session.count_renewal();
-                if (watch->watched) watch->renewed(sent_at);
-            } else if (!watch->watched) {
-                watch->ask_at = never;
+                if (permit->watched) permit->renewed(sent_at);
+            } else if (!permit->watched) {
+                permit->ask_at = never;
             }
         }
         records_.erase_lost();
@@ -31695,10 +31693,10 @@ private:
 
     // Returns how long to wait with the next renewal or query if one was not answered: only for a quarter of what is left,
     // because the lease of a grant is short at first.
-    Milliseconds pause_after(const Watch& watch) const {
-        const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
-        const auto left = std::chrono::floor<Milliseconds>(watch.valid_until - Clock::now());
-        return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);
+    Milliseconds pause_after(const PermitRecord& permit) const {
+        const Milliseconds lease = permit.watched ? permit.lease : core_.session.options().watchdog_timeout;
+        const auto left = std::chrono::floor<Milliseconds>(permit.valid_until - Clock::now());
+        return std::max(Milliseconds(10), permit.watched ? std::min(lease / 60, left / 4) : lease / 60);
     }
 
     CoreOf<PermitProtocol>& core_;
@@ -31721,7 +31719,6 @@ namespace detail {
 // the permits under the watchdog and all permits of objects.
 class PermitLeases {
     using Want = PermitProtocol::Want;
-    using Watch = PermitRecord;
 
 public:
     PermitLeases(CoreOf<PermitProtocol>& core, RequestDeliveries& deliveries) : core_(core), deliveries_(deliveries) {}
@@ -31741,13 +31738,13 @@ public:
         std::unique_lock lock(core_.mutex);
         renewals_.wait_until_settled(lock, id);
         UnwatchedPermits were = take_off(std::span(&id, 1));
-        if (Watch* const watch = records_.find(id)) watch->changing = true;
+        if (PermitRecord* const permit = records_.find(id)) permit->changing = true;
         return were;
     }
 
     void change_ended(const PermitId& id) noexcept {
         const std::lock_guard lock(core_.mutex);
-        if (Watch* const watch = records_.find(id)) watch->changing = false;
+        if (PermitRecord* const permit = records_.find(id)) permit->changing = false;
         renewals_.change_ended();
     }
 
@@ -31757,7 +31754,8 @@ public:
         const std::lock_guard lock(core_.mutex);
         records_.check_suspension();
         const Milliseconds wanted = RequestMarks::longest_ttl(core_.session.options()) / 2;
-        if (Watch* const watch = records_.find(id)) watch->doubt(lease.length, deadline_after(Clock::now(), wanted));
+        if (PermitRecord* const permit = records_.find(id))
+            permit->doubt(lease.length, deadline_after(Clock::now(), wanted));
     }
 
     // Renews these permits again, because they were not released after all. `restores_validity`: True if they are valid
@@ -31766,18 +31764,18 @@ public:
         const std::lock_guard lock(core_.mutex);
         records_.check_suspension();
         const Clock::duration slept = records_.suspended() - were.suspended;
-        for (Watch was : were.watches) {
+        for (PermitRecord was : were.watches) {
             was.renewing = was.changing = false;
             was.come_nearer(slept);
             // The lease may be shorter than before by now.
             if (!restores_validity && was.watched) was.ask_at = Clock::now();
             if (!was.holder) {
                 records_.add(was);
-            } else if (Watch* const watch = records_.find(was.id)) {
-                watch->watched = was.watched;
-                watch->ask_at = std::min(watch->ask_at, was.ask_at);  // a failover may have made it due
-                watch->lease = was.lease;
-                if (restores_validity) watch->valid_until = was.valid_until;
+            } else if (PermitRecord* const permit = records_.find(was.id)) {
+                permit->watched = was.watched;
+                permit->ask_at = std::min(permit->ask_at, was.ask_at);  // a failover may have made it due
+                permit->lease = was.lease;
+                if (restores_validity) permit->valid_until = was.valid_until;
             }
         }
         core_.task.schedule();
@@ -31786,7 +31784,8 @@ public:
     // Reports to their objects that these permits are gone.
     void lose(std::span<const PermitId> ids, const char* why) {
         const std::lock_guard lock(core_.mutex);
-        records_.lose_if([among = AmongPermits(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
+        records_.lose_if([among = AmongPermits(ids)](const PermitRecord& permit) mutable { return among(permit.id); },
+                         why);
     }
 
     // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
@@ -31794,11 +31793,11 @@ public:
     void change_lease(const PermitId& id, const SendTime& sent, const PermitLease& lease, bool in_flight) {
         const std::lock_guard lock(core_.mutex);
         records_.check_suspension();
-        Watch* const watch = records_.find(id);
-        if (!watch) return;
+        PermitRecord* const permit = records_.find(id);
+        if (!permit) return;
         const Instant until = end_of(lease, sent);
-        watch->valid_until = in_flight ? std::min(watch->valid_until, until) : until;
-        if (lease.kind == PermitLease::Kind::limited) watch->lease = lease.length;
+        permit->valid_until = in_flight ? std::min(permit->valid_until, until) : until;
+        if (lease.kind == PermitLease::Kind::limited) permit->lease = lease.length;
         core_.task.schedule();
     }
 
@@ -31807,8 +31806,8 @@ public:
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
         AmongPermits among(ids);
-        records_.lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
-        records_.erase_if([&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        records_.lose_if([&](const PermitRecord& permit) { return permit.holder && among(permit.id); }, released_by_id);
+        records_.erase_if([&](const PermitRecord& permit) { return !permit.holder && among(permit.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
@@ -31821,13 +31820,13 @@ public:
         std::unique_lock lock(core_.mutex);
         for (;;) {
             Want some;
-            for (const Watch& watch : records_)
-                if (watch.watched && !watch.lost && some.ids.size() < releases_a_call) some.ids.push_back(watch.id);
+            for (const PermitRecord& permit : records_)
+                if (permit.watched && !permit.lost && some.ids.size() < releases_a_call) some.ids.push_back(permit.id);
             const std::size_t count = some.ids.size();
             if (count == 0) return;
             round->begin(count);
             std::size_t left = count;
-            records_.lose_if([&](const Watch& watch) { return watch.watched && left > 0 && left-- > 0; },
+            records_.lose_if([&](const PermitRecord& permit) { return permit.watched && left > 0 && left-- > 0; },
                              "release_all() gave it back");
             deliveries_.add(
                 lock, PendingRequest::Kind::change, core_.take_lane(),
@@ -31845,8 +31844,8 @@ public:
         const std::lock_guard lock(core_.mutex);
         if (records_.check_suspension()) core_.task.schedule();
         Instant until = never;
-        for (const Watch& watch : records_)
-            if (watch.is_of(holder)) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
+        for (const PermitRecord& permit : records_)
+            if (permit.is_of(holder)) until = std::min(until, permit.lost ? Instant::min() : permit.valid_until);
         return until;
     }
 
@@ -31863,15 +31862,15 @@ public:
     void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
         AmongPermits among(ids);
-        for (Watch& watch : records_)
-            if (among(watch.id)) watch.holder = to;
+        for (PermitRecord& permit : records_)
+            if (among(permit.id)) permit.holder = to;
     }
 
     // Gives all permits of one object to another. The tokens of both speak for these permits from then on.
     void merge(PermitHolder& from, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
-        for (Watch& watch : records_)
-            if (watch.holder.get() == &from) watch.holder = to;
+        for (PermitRecord& permit : records_)
+            if (permit.holder.get() == &from) permit.holder = to;
         if (std::optional<LossSource> lost = std::exchange(from.lost, std::nullopt)) {
             if (to->lost)
                 to->lost->merge(*std::move(lost));
@@ -31884,16 +31883,16 @@ public:
     // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.
     void forget(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        records_.erase_if([&](const Watch& watch) { return watch.is_of(holder); });
+        records_.erase_if([&](const PermitRecord& permit) { return permit.is_of(holder); });
         if (records_.empty()) core_.forget_later();
     }
 
     // The object hands its permits over to whoever has their ids. Those under the watchdog stay on record.
     void detach(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        records_.erase_if([&](const Watch& watch) { return watch.is_of(holder) && watch.is_unwatched(); });
-        for (Watch& watch : records_)
-            if (watch.is_of(holder)) watch.holder.reset();
+        records_.erase_if([&](const PermitRecord& permit) { return permit.is_of(holder) && permit.is_unwatched(); });
+        for (PermitRecord& permit : records_)
+            if (permit.is_of(holder)) permit.holder.reset();
         if (records_.empty()) core_.forget_later();
     }
 
@@ -31919,16 +31918,19 @@ public:
     // Reports as lost the permits that are no longer certain.
     void expire(Instant now) {
         records_.check_suspension();
-        const auto is_over = [now, needed = notice()](const Watch& watch) { return now >= watch.lost_at(needed); };
-        const bool unrenewed = records_.lose_if([&](const Watch& watch) { return watch.watched && is_over(watch); },
-                                                "its lease was not renewed in time");
+        const auto is_over = [now, needed = notice()](const PermitRecord& permit) {
+            return now >= permit.lost_at(needed);
+        };
+        const bool unrenewed =
+            records_.lose_if([&](const PermitRecord& permit) { return permit.watched && is_over(permit); },
+                             "its lease was not renewed in time");
         const bool expired = records_.lose_if(is_over, "its lease expired");
         core_.task.schedule();
         if (unrenewed || expired) core_.forget_later();
     }
 
     void on_failover() {
-        for (Watch& watch : records_) watch.ask_at = Clock::now();
+        for (PermitRecord& permit : records_) permit.ask_at = Clock::now();
         core_.task.schedule();
     }
 
@@ -31994,13 +31996,13 @@ public:
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
         AmongPermits among(want.ids);
-        records_.erase_if([&](const Watch& watch) { return among(watch.id); });
+        records_.erase_if([&](const PermitRecord& permit) { return among(permit.id); });
     }
 
     // Returns when the background has to renew or query a permit.
     Instant next_deadline() const {
         Instant at = never;
-        for (const Watch& watch : records_) at = std::min(at, watch.next_deadline());
+        for (const PermitRecord& permit : records_) at = std::min(at, permit.next_deadline());
         return at;
     }
 
@@ -32008,7 +32010,7 @@ public:
     Instant next_loss() const {
         const Clock::duration needed = notice();
         Instant at = never;
-        for (const Watch& watch : records_) at = std::min(at, watch.lost_at(needed));
+        for (const PermitRecord& permit : records_) at = std::min(at, permit.lost_at(needed));
         return at;
     }
 
@@ -32034,13 +32036,13 @@ private:
         UnwatchedPermits were{{}, records_.suspended()};
         were.watches.reserve(records_.size());
         AmongPermits among(ids);
-        for (Watch& watch : records_) {
-            if (watch.lost || !among(watch.id)) continue;
-            were.watches.push_back(watch);
-            watch.watched = false;
-            watch.ask_at = never;
+        for (PermitRecord& permit : records_) {
+            if (permit.lost || !among(permit.id)) continue;
+            were.watches.push_back(permit);
+            permit.watched = false;
+            permit.ask_at = never;
         }
-        records_.erase_if([&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        records_.erase_if([&](const PermitRecord& permit) { return !permit.holder && among(permit.id); });
         return were;
     }
 

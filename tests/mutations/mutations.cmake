@@ -1455,14 +1455,14 @@ mutate(grant_renewed_again_too_late lock/hold_table.hpp
 
 # Permits whose renewal was not sent are due again at once.
 mutate(unsent_renewal_without_a_pause semaphore/permit_renewals.hpp
-    "return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);"
+    "return std::max(Milliseconds(10), permit.watched ? std::min(lease / 60, left / 4) : lease / 60);"
     "return Milliseconds(lease.count() * 0);"
     "unit/permit_expirable")
 
 # An object does not report the loss of a permit that it got by a split; the other one does.
 mutate(split_permits_stay_with_the_other semaphore/permit_leases.hpp
-    "if (among(watch.id)) watch.holder = to;"
-    "static_cast<void>(watch), static_cast<void>(to);"
+    "if (among(permit.id)) permit.holder = to;"
+    "static_cast<void>(permit), static_cast<void>(to);"
     "integration/permits_lost")
 
 # A merge forgets the token of the object that was merged.
@@ -1479,13 +1479,13 @@ mutate(lost_permit_merged_in_silence semaphore/permit_leases.hpp
 
 # valid_until() of an object ignores what is lost.
 mutate(lost_permits_are_valid semaphore/permit_leases.hpp
-    "watch.lost ? Instant::min() : watch.valid_until"
-    "watch.valid_until"
+    "permit.lost ? Instant::min() : permit.valid_until"
+    "permit.valid_until"
     "integration/permits_lost")
 
 # Permits of an object that were given back are lost, too.
 mutate(released_permits_are_lost semaphore/permit_leases.hpp
-    "records_.erase_if([&](const Watch& watch) { return watch.is_of(holder); });"
+    "records_.erase_if([&](const PermitRecord& permit) { return permit.is_of(holder); });"
     "static_cast<void>(holder);"
     "integration/permits_lost")
 
@@ -1509,7 +1509,7 @@ mutate(release_by_id_unnoticed permit_expirable_semaphore.ipp
 
 # A refused release by id ends the renewal of an object's permits.
 mutate(refused_release_ends_renewals semaphore/permit_leases.hpp
-    "watch->ask_at = std::min(watch->ask_at, was.ask_at);"
+    "permit->ask_at = std::min(permit->ask_at, was.ask_at);"
     ""
     "integration/permits_lost")
 
@@ -1545,8 +1545,8 @@ mutate(permits_outlive_a_suspension semaphore/permit_records.hpp
 
 # After a failover only the permits under the watchdog are verified.
 mutate(limited_permits_not_verified semaphore/permit_leases.hpp
-    "for (Watch& watch : records_) watch.ask_at = Clock::now();"
-    "for (Watch& watch : records_)\n            if (watch.watched) watch.ask_at = Clock::now();"
+    "for (PermitRecord& permit : records_) permit.ask_at = Clock::now();"
+    "for (PermitRecord& permit : records_)\n            if (permit.watched) permit.ask_at = Clock::now();"
     "integration/permits_lost")
 
 # To verify a permit with a lease of its own prolongs that.
@@ -2280,8 +2280,8 @@ mutate(release_operation_by_the_client lock/named_lock.ipp
 
 # A renewed permit counts as valid for as long as its client's lease lasts.
 mutate(permit_valid_by_the_client semaphore/permit_renewals.hpp
-    "if (watch->watched) watch->renewed(sent_at);"
-    "if (watch->watched) watch->renewed(sent_at), watch->valid_until = redlatch::valid_until(sent_at, core_.session.options().watchdog_timeout);"
+    "if (permit->watched) permit->renewed(sent_at);"
+    "if (permit->watched) permit->renewed(sent_at), permit->valid_until = redlatch::valid_until(sent_at, core_.session.options().watchdog_timeout);"
     "integration/object_options")
 
 # A crowd of coroutines keeps the background thread from renewing and receiving.
@@ -3425,8 +3425,8 @@ mutate(quorum_releases_any_hold lock/leases.hpp
 
 # Of two calls that change one lease at the same time, the record may keep the other one's.
 mutate(lease_changes_at_once semaphore/permit_renewals.hpp
-    "watch->changing ? never : watch->renewal_ends;"
-    "watch->renewal_ends;"
+    "permit->changing ? never : permit->renewal_ends;"
+    "permit->renewal_ends;"
     "unit/permit_expirable_semaphore")
 
 # A renewal vouches for its whole lease although a late copy may shorten it.

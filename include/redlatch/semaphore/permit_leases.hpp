@@ -33,7 +33,6 @@ namespace detail {
 // the permits under the watchdog and all permits of objects.
 class PermitLeases {
     using Want = PermitProtocol::Want;
-    using Watch = PermitRecord;
 
 public:
     PermitLeases(CoreOf<PermitProtocol>& core, RequestDeliveries& deliveries) : core_(core), deliveries_(deliveries) {}
@@ -53,13 +52,13 @@ public:
         std::unique_lock lock(core_.mutex);
         renewals_.wait_until_settled(lock, id);
         UnwatchedPermits were = take_off(std::span(&id, 1));
-        if (Watch* const watch = records_.find(id)) watch->changing = true;
+        if (PermitRecord* const permit = records_.find(id)) permit->changing = true;
         return were;
     }
 
     void change_ended(const PermitId& id) noexcept {
         const std::lock_guard lock(core_.mutex);
-        if (Watch* const watch = records_.find(id)) watch->changing = false;
+        if (PermitRecord* const permit = records_.find(id)) permit->changing = false;
         renewals_.change_ended();
     }
 
@@ -69,7 +68,8 @@ public:
         const std::lock_guard lock(core_.mutex);
         records_.check_suspension();
         const Milliseconds wanted = RequestMarks::longest_ttl(core_.session.options()) / 2;
-        if (Watch* const watch = records_.find(id)) watch->doubt(lease.length, deadline_after(Clock::now(), wanted));
+        if (PermitRecord* const permit = records_.find(id))
+            permit->doubt(lease.length, deadline_after(Clock::now(), wanted));
     }
 
     // Renews these permits again, because they were not released after all. `restores_validity`: True if they are valid
@@ -78,18 +78,18 @@ public:
         const std::lock_guard lock(core_.mutex);
         records_.check_suspension();
         const Clock::duration slept = records_.suspended() - were.suspended;
-        for (Watch was : were.watches) {
+        for (PermitRecord was : were.watches) {
             was.renewing = was.changing = false;
             was.come_nearer(slept);
             // The lease may be shorter than before by now.
             if (!restores_validity && was.watched) was.ask_at = Clock::now();
             if (!was.holder) {
                 records_.add(was);
-            } else if (Watch* const watch = records_.find(was.id)) {
-                watch->watched = was.watched;
-                watch->ask_at = std::min(watch->ask_at, was.ask_at);  // a failover may have made it due
-                watch->lease = was.lease;
-                if (restores_validity) watch->valid_until = was.valid_until;
+            } else if (PermitRecord* const permit = records_.find(was.id)) {
+                permit->watched = was.watched;
+                permit->ask_at = std::min(permit->ask_at, was.ask_at);  // a failover may have made it due
+                permit->lease = was.lease;
+                if (restores_validity) permit->valid_until = was.valid_until;
             }
         }
         core_.task.schedule();
@@ -98,7 +98,8 @@ public:
     // Reports to their objects that these permits are gone.
     void lose(std::span<const PermitId> ids, const char* why) {
         const std::lock_guard lock(core_.mutex);
-        records_.lose_if([among = AmongPermits(ids)](const Watch& watch) mutable { return among(watch.id); }, why);
+        records_.lose_if([among = AmongPermits(ids)](const PermitRecord& permit) mutable { return among(permit.id); },
+                         why);
     }
 
     // Records a lease of its own that a permit gets by a command sent at `sent`. While the command is in flight
@@ -106,11 +107,11 @@ public:
     void change_lease(const PermitId& id, const SendTime& sent, const PermitLease& lease, bool in_flight) {
         const std::lock_guard lock(core_.mutex);
         records_.check_suspension();
-        Watch* const watch = records_.find(id);
-        if (!watch) return;
+        PermitRecord* const permit = records_.find(id);
+        if (!permit) return;
         const Instant until = end_of(lease, sent);
-        watch->valid_until = in_flight ? std::min(watch->valid_until, until) : until;
-        if (lease.kind == PermitLease::Kind::limited) watch->lease = lease.length;
+        permit->valid_until = in_flight ? std::min(permit->valid_until, until) : until;
+        if (lease.kind == PermitLease::Kind::limited) permit->lease = lease.length;
         core_.task.schedule();
     }
 
@@ -119,8 +120,8 @@ public:
     void release_later(std::span<const PermitId> ids) noexcept try {
         std::unique_lock lock(core_.mutex);
         AmongPermits among(ids);
-        records_.lose_if([&](const Watch& watch) { return watch.holder && among(watch.id); }, released_by_id);
-        records_.erase_if([&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        records_.lose_if([&](const PermitRecord& permit) { return permit.holder && among(permit.id); }, released_by_id);
+        records_.erase_if([&](const PermitRecord& permit) { return !permit.holder && among(permit.id); });
         deliveries_.add(lock, PendingRequest::Kind::change, core_.take_lane(),
                         [this, kept = std::vector<PermitId>(ids.begin(), ids.end())](const RequestId& request_id) {
                             return core_.protocol.release(request_id, kept);
@@ -133,13 +134,13 @@ public:
         std::unique_lock lock(core_.mutex);
         for (;;) {
             Want some;
-            for (const Watch& watch : records_)
-                if (watch.watched && !watch.lost && some.ids.size() < releases_a_call) some.ids.push_back(watch.id);
+            for (const PermitRecord& permit : records_)
+                if (permit.watched && !permit.lost && some.ids.size() < releases_a_call) some.ids.push_back(permit.id);
             const std::size_t count = some.ids.size();
             if (count == 0) return;
             round->begin(count);
             std::size_t left = count;
-            records_.lose_if([&](const Watch& watch) { return watch.watched && left > 0 && left-- > 0; },
+            records_.lose_if([&](const PermitRecord& permit) { return permit.watched && left > 0 && left-- > 0; },
                              "release_all() gave it back");
             deliveries_.add(
                 lock, PendingRequest::Kind::change, core_.take_lane(),
@@ -157,8 +158,8 @@ public:
         const std::lock_guard lock(core_.mutex);
         if (records_.check_suspension()) core_.task.schedule();
         Instant until = never;
-        for (const Watch& watch : records_)
-            if (watch.is_of(holder)) until = std::min(until, watch.lost ? Instant::min() : watch.valid_until);
+        for (const PermitRecord& permit : records_)
+            if (permit.is_of(holder)) until = std::min(until, permit.lost ? Instant::min() : permit.valid_until);
         return until;
     }
 
@@ -175,15 +176,15 @@ public:
     void split(std::span<const PermitId> ids, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
         AmongPermits among(ids);
-        for (Watch& watch : records_)
-            if (among(watch.id)) watch.holder = to;
+        for (PermitRecord& permit : records_)
+            if (among(permit.id)) permit.holder = to;
     }
 
     // Gives all permits of one object to another. The tokens of both speak for these permits from then on.
     void merge(PermitHolder& from, const std::shared_ptr<PermitHolder>& to) noexcept {
         const std::lock_guard lock(core_.mutex);
-        for (Watch& watch : records_)
-            if (watch.holder.get() == &from) watch.holder = to;
+        for (PermitRecord& permit : records_)
+            if (permit.holder.get() == &from) permit.holder = to;
         if (std::optional<LossSource> lost = std::exchange(from.lost, std::nullopt)) {
             if (to->lost)
                 to->lost->merge(*std::move(lost));
@@ -196,16 +197,16 @@ public:
     // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.
     void forget(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        records_.erase_if([&](const Watch& watch) { return watch.is_of(holder); });
+        records_.erase_if([&](const PermitRecord& permit) { return permit.is_of(holder); });
         if (records_.empty()) core_.forget_later();
     }
 
     // The object hands its permits over to whoever has their ids. Those under the watchdog stay on record.
     void detach(const PermitHolder& holder) noexcept {
         const std::lock_guard lock(core_.mutex);
-        records_.erase_if([&](const Watch& watch) { return watch.is_of(holder) && watch.is_unwatched(); });
-        for (Watch& watch : records_)
-            if (watch.is_of(holder)) watch.holder.reset();
+        records_.erase_if([&](const PermitRecord& permit) { return permit.is_of(holder) && permit.is_unwatched(); });
+        for (PermitRecord& permit : records_)
+            if (permit.is_of(holder)) permit.holder.reset();
         if (records_.empty()) core_.forget_later();
     }
 
@@ -231,16 +232,19 @@ public:
     // Reports as lost the permits that are no longer certain.
     void expire(Instant now) {
         records_.check_suspension();
-        const auto is_over = [now, needed = notice()](const Watch& watch) { return now >= watch.lost_at(needed); };
-        const bool unrenewed = records_.lose_if([&](const Watch& watch) { return watch.watched && is_over(watch); },
-                                                "its lease was not renewed in time");
+        const auto is_over = [now, needed = notice()](const PermitRecord& permit) {
+            return now >= permit.lost_at(needed);
+        };
+        const bool unrenewed =
+            records_.lose_if([&](const PermitRecord& permit) { return permit.watched && is_over(permit); },
+                             "its lease was not renewed in time");
         const bool expired = records_.lose_if(is_over, "its lease expired");
         core_.task.schedule();
         if (unrenewed || expired) core_.forget_later();
     }
 
     void on_failover() {
-        for (Watch& watch : records_) watch.ask_at = Clock::now();
+        for (PermitRecord& permit : records_) permit.ask_at = Clock::now();
         core_.task.schedule();
     }
 
@@ -306,13 +310,13 @@ public:
     // Drops the record of `want`, which no caller claims any more.
     void discard(const Want& want) {
         AmongPermits among(want.ids);
-        records_.erase_if([&](const Watch& watch) { return among(watch.id); });
+        records_.erase_if([&](const PermitRecord& permit) { return among(permit.id); });
     }
 
     // Returns when the background has to renew or query a permit.
     Instant next_deadline() const {
         Instant at = never;
-        for (const Watch& watch : records_) at = std::min(at, watch.next_deadline());
+        for (const PermitRecord& permit : records_) at = std::min(at, permit.next_deadline());
         return at;
     }
 
@@ -320,7 +324,7 @@ public:
     Instant next_loss() const {
         const Clock::duration needed = notice();
         Instant at = never;
-        for (const Watch& watch : records_) at = std::min(at, watch.lost_at(needed));
+        for (const PermitRecord& permit : records_) at = std::min(at, permit.lost_at(needed));
         return at;
     }
 
@@ -346,13 +350,13 @@ private:
         UnwatchedPermits were{{}, records_.suspended()};
         were.watches.reserve(records_.size());
         AmongPermits among(ids);
-        for (Watch& watch : records_) {
-            if (watch.lost || !among(watch.id)) continue;
-            were.watches.push_back(watch);
-            watch.watched = false;
-            watch.ask_at = never;
+        for (PermitRecord& permit : records_) {
+            if (permit.lost || !among(permit.id)) continue;
+            were.watches.push_back(permit);
+            permit.watched = false;
+            permit.ask_at = never;
         }
-        records_.erase_if([&](const Watch& watch) { return !watch.holder && among(watch.id); });
+        records_.erase_if([&](const PermitRecord& permit) { return !permit.holder && among(permit.id); });
         return were;
     }
 

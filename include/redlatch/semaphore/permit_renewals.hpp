@@ -22,8 +22,6 @@ namespace detail {
 // The renewals of a semaphore's permits, and the queries about those with a lease of their own. The mutex of the core guards
 // all members.
 class PermitRenewals {
-    using Watch = PermitRecord;
-
 public:
     PermitRenewals(CoreOf<PermitProtocol>& core, PermitRecords& records) : core_(core), records_(records) {}
 
@@ -32,15 +30,15 @@ public:
     // nothing.
     void ask_due(std::unique_lock<std::mutex>& lock, Instant now) {
         Milliseconds longest{0};
-        for (const Watch& watch : records_)
-            if (watch.next_deadline() <= now) longest = std::max(longest, watch.renewal().lease);
+        for (const PermitRecord& permit : records_)
+            if (permit.next_deadline() <= now) longest = std::max(longest, permit.renewal().lease);
         if (longest == Milliseconds(0)) return;
         // All are chosen before any is sent: one that cannot be sent is due again at once, which must not delay others.
         for (const PermitBatch& due :
              records_.take_due(now + longest / 6, core_.session.options().renewal_batch, renewal_ends())) {
             const Instant ends = renewal_ends();
             for (const PermitId& id : due.ids)
-                if (Watch* const watch = records_.find(id)) watch->renewal_ends = ends;
+                if (PermitRecord* const permit = records_.find(id)) permit->renewal_ends = ends;
             lock.unlock();
             const SendTime sent;
             try {
@@ -61,8 +59,8 @@ public:
     // Waits until no other change of this permit's lease, and no renewal that may still take effect, is in flight.
     void wait_until_settled(std::unique_lock<std::mutex>& lock, const PermitId& id) {
         const auto settled_at = [&] {
-            Watch* const watch = records_.find(id);
-            return !watch ? Instant{} : watch->changing ? never : watch->renewal_ends;
+            PermitRecord* const permit = records_.find(id);
+            return !permit ? Instant{} : permit->changing ? never : permit->renewal_ends;
         };
         for (Instant at = settled_at(); at > Clock::now(); at = settled_at()) wait_on(settled_, lock, at);
     }
@@ -80,22 +78,22 @@ private:
         const Instant sent_at = sent.as_of_now();
         const bool whole = reply.kind == Reply::Kind::array && reply.elements.size() == batch.size();
         for (std::size_t i = 0; i < batch.size(); ++i) {
-            Watch* const watch = records_.find(batch[i]);
-            if (!watch) continue;
-            watch->renewing = false;
+            PermitRecord* const permit = records_.find(batch[i]);
+            if (!permit) continue;
+            permit->renewing = false;
             if (reply.answered() || reply.is_unsent())
-                watch->renewal_ends = watch->unanswered_ends;
+                permit->renewal_ends = permit->unanswered_ends;
             else
-                watch->unanswered_ends = watch->renewal_ends;
+                permit->unanswered_ends = permit->renewal_ends;
             if (!whole || !reply.elements[i].is_integer() || (reply.elements[i].integer == 1 && !reply.replicated)) {
-                if (watch->watched == renews) watch->ask_at = Clock::now() + pause_after(*watch);
+                if (permit->watched == renews) permit->ask_at = Clock::now() + pause_after(*permit);
             } else if (reply.elements[i].integer != 1) {
-                records_.lose(*watch, "the server no longer has this permit");
+                records_.lose(*permit, "the server no longer has this permit");
             } else if (renews) {
                 core_.session.count_renewal();
-                if (watch->watched) watch->renewed(sent_at);
-            } else if (!watch->watched) {
-                watch->ask_at = never;
+                if (permit->watched) permit->renewed(sent_at);
+            } else if (!permit->watched) {
+                permit->ask_at = never;
             }
         }
         records_.erase_lost();
@@ -105,10 +103,10 @@ private:
 
     // Returns how long to wait with the next renewal or query if one was not answered: only for a quarter of what is left,
     // because the lease of a grant is short at first.
-    Milliseconds pause_after(const Watch& watch) const {
-        const Milliseconds lease = watch.watched ? watch.lease : core_.session.options().watchdog_timeout;
-        const auto left = std::chrono::floor<Milliseconds>(watch.valid_until - Clock::now());
-        return std::max(Milliseconds(10), watch.watched ? std::min(lease / 60, left / 4) : lease / 60);
+    Milliseconds pause_after(const PermitRecord& permit) const {
+        const Milliseconds lease = permit.watched ? permit.lease : core_.session.options().watchdog_timeout;
+        const auto left = std::chrono::floor<Milliseconds>(permit.valid_until - Clock::now());
+        return std::max(Milliseconds(10), permit.watched ? std::min(lease / 60, left / 4) : lease / 60);
     }
 
     CoreOf<PermitProtocol>& core_;
