@@ -148,8 +148,9 @@ REDLATCH_INLINE Operation<std::size_t> Client::async_close() {
 
 REDLATCH_INLINE Operation<std::size_t> Client::close_within(Milliseconds limit) {
     return detail::OperationAccess::make_simple<std::size_t>(
-        std::make_shared<detail::ClosingHost>(session_), [session = session_, limit](const detail::Course& course) {
-            return detail::close(session->session(), limit, course.by);
+        std::make_shared<detail::ClosingHost>(session_),
+        [session = session_, limit](const detail::RunContext& context) {
+            return detail::close(session->session(), limit, context.by);
         });
 }
 

@@ -103,8 +103,8 @@ REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest reques
     const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_), handle_.settings());
     return detail::OperationAccess::make_simple<bool>(
         handle_.session_handle(),
-        [latch, request](const detail::Course& course) {
-            return detail::wait_for_end(latch, request, course.stop, course.by);
+        [latch, request](const detail::RunContext& context) {
+            return detail::wait_for_end(latch, request, context.stop, context.by);
         },
         std::move(stop));
 }

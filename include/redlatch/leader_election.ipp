@@ -71,9 +71,9 @@ public:
           request_(std::move(request)),
           candidate_(std::move(candidate)) {}
 
-    Task<bool> operator()(const Course& course) {
-        request_.stop = course.stop;
-        request_.by = course.by;
+    Task<bool> operator()(const RunContext& context) {
+        request_.stop = context.stop;
+        request_.by = context.by;
         return campaign(*this);
     }
 
@@ -230,8 +230,8 @@ REDLATCH_INLINE Operation<std::optional<Leader>> LeaderElection::change_later(co
     const detail::KeptState state(record_.session_handle(), detail::record_of(record_), record_.settings());
     return detail::OperationAccess::make_simple<std::optional<Leader>>(
         record_.session_handle(),
-        [state, seen, request](const detail::Course& course) {
-            return detail::leader_after(state, seen, request, course.stop, course.by);
+        [state, seen, request](const detail::RunContext& context) {
+            return detail::leader_after(state, seen, request, context.stop, context.by);
         },
         std::move(stop));
 }

@@ -216,8 +216,8 @@ REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_
         detail::KeptState(handle_.session_handle(), detail::permits_of(handle_), handle_.settings()));
     return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
-        [keeper = std::move(keeper), n, lease, request](const detail::Course& course) {
-            return detail::ExpirableKeeper::take(keeper, n, lease, request, course.stop, course.by);
+        [keeper = std::move(keeper), n, lease, request](const detail::RunContext& context) {
+            return detail::ExpirableKeeper::take(keeper, n, lease, request, context.stop, context.by);
         },
         std::move(stop));
 }

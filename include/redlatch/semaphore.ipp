@@ -146,8 +146,8 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
         detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_), handle_.settings()));
     return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
-        [keeper = std::move(keeper), n, request](const detail::Course& course) {
-            return detail::SemaphoreKeeper::take(keeper, n, request, course.stop, course.by);
+        [keeper = std::move(keeper), n, request](const detail::RunContext& context) {
+            return detail::SemaphoreKeeper::take(keeper, n, request, context.stop, context.by);
         },
         std::move(stop));
 }

@@ -1612,7 +1612,7 @@ struct Ending {
 };
 
 // How the work of an operation is done.
-struct Course {
+struct RunContext {
     std::stop_token stop{};                 // requested when the operation is given up
     WaitBy by = by_thread;                  // how it waits
     OperationHost* host = nullptr;          // the client, which lives as long as the task; null if a thread waits
@@ -1620,7 +1620,7 @@ struct Course {
 };
 
 // The work of an operation is an object that lives as long as the operation. It is used in this order:
-//   work(course)    makes the task, and copies what that needs of the course
+//   work(context)   makes the task, and copies what that needs of the context
 //   ended(answer)   takes what the task returned; throws if the work failed
 //   result(host)    makes the result, once. If nobody wants it any more, it is made and destroyed, which gives back
 //                   what it holds. Before that unwanted() is called, if the work has that.
@@ -1630,7 +1630,7 @@ class SimpleWork {
 public:
     explicit SimpleWork(Make make) : make_(std::move(make)) {}
 
-    Task<R> operator()(const Course& course) { return make_(course); }
+    Task<R> operator()(const RunContext& context) { return make_(context); }
     template <class Answer>
     void ended(Answer&& answer) {
         answer_.emplace(std::forward<Answer>(answer));
@@ -1656,8 +1656,8 @@ void end_work(Work& work, Take take) {
 // Does the work on this thread, which waits. Returns the result.
 template <class Work>
 auto do_here(Work& work, const std::shared_ptr<OperationHost>& host, std::stop_token stop) {
-    const Course course{std::move(stop)};
-    end_work(work, [&] { return work(course).run(); });
+    const RunContext context{std::move(stop)};
+    end_work(work, [&] { return work(context).run(); });
     return work.result(host);
 }
 
@@ -1736,8 +1736,8 @@ public:
 protected:
     virtual ~UnderWay() = default;
 
-    // The task of the work. The course need not live longer than the call.
-    virtual void make_task(const Course& course) = 0;
+    // The task of the work. The context need not live longer than the call.
+    virtual void make_task(const RunContext& context) = 0;
     virtual void start_task() noexcept = 0;
 
     // Calls the completion.
@@ -2038,7 +2038,7 @@ public:
     }
 
 private:
-    void make_task(const Course& course) override { task_.emplace(work_(course)); }
+    void make_task(const RunContext& context) override { task_.emplace(work_(context)); }
     void start_task() noexcept override { task_->start(*this); }
 
     void task_ended() noexcept override {
@@ -2076,7 +2076,7 @@ private:
 
     Work work_;
     bool has_result_ = false;  // True from the end of the task until the result is made
-    std::optional<std::invoke_result_t<Work&, const Course&>> task_;
+    std::optional<std::invoke_result_t<Work&, const RunContext&>> task_;
 };
 
 }  // namespace detail
@@ -2277,7 +2277,7 @@ struct OperationAccess {
         return Operation<R>(std::move(running));
     }
 
-    // The same for work of which the result is that of the task that make(course) returns.
+    // The same for work of which the result is that of the task that make(context) returns.
     template <class R, class Make>
     static Operation<R> make_simple(std::shared_ptr<OperationHost> host, Make make, std::stop_token stop = {}) {
         return OperationAccess::make<R>(std::move(host), SimpleWork<R, Make>(std::move(make)), std::move(stop));
@@ -5965,7 +5965,7 @@ public:
     }
 
     // Requests a stop on its tokens soon; without a thread, in end(). Any lock may be held.
-    void tell(LossSource lost) noexcept {
+    void report(LossSource lost) noexcept {
         const std::lock_guard lock(desk_->mutex);
         desk_->told.splice(desk_->told.end(), lost.all_);
         desk_->changed.notify_one();
@@ -13385,8 +13385,9 @@ REDLATCH_INLINE Operation<std::size_t> Client::async_close() {
 
 REDLATCH_INLINE Operation<std::size_t> Client::close_within(Milliseconds limit) {
     return detail::OperationAccess::make_simple<std::size_t>(
-        std::make_shared<detail::ClosingHost>(session_), [session = session_, limit](const detail::Course& course) {
-            return detail::close(session->session(), limit, course.by);
+        std::make_shared<detail::ClosingHost>(session_),
+        [session = session_, limit](const detail::RunContext& context) {
+            return detail::close(session->session(), limit, context.by);
         });
 }
 
@@ -16092,21 +16093,21 @@ private:
                 report(*request, IdempotentSender::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 report(*request, error_of(reply, core_.key()).what());
-            tell(*request, reply);
+            report(*request, reply);
             core_.lanes.give_back(request->request_id);
             pending_.remove(number);
             core_.task.has_changed();
             // The session may drop the state now.
             core_.session.timers().schedule(core_.task, Clock::now());
         } else {
-            if (classify(reply) == ReplyClass::refused) tell(*request, reply);
+            if (classify(reply) == ReplyClass::refused) report(*request, reply);
             pending_.failed(number, Clock::now());
         }
         core_.task.schedule();
     }
 
     // Tells the outcome to whom it may concern, once.
-    void tell(PendingRequest& request, const Reply& reply) const {
+    void report(PendingRequest& request, const Reply& reply) const {
         if (const auto answered = std::exchange(request.answered, nullptr))
             answered(classify(reply) == ReplyClass::answered ? std::error_code() : error_of(reply, core_.key()).code());
     }
@@ -16233,7 +16234,7 @@ public:
     void offer(bool has_place, const Wants& wants) {
         offered_.clear();
         for (const auto& want : wants)
-            if (want.served) std::erase_if(told_, [&](const Grant& grant) { return grant.ids == want.ids; });
+            if (want.served) std::erase_if(received_, [&](const Grant& grant) { return grant.ids == want.ids; });
         const auto first = std::find_if(wants.begin(), wants.end(), [](const auto& want) { return !want.served; });
         if (has_place && is_offering_ && std::all_of(wants.begin(), wants.end(), Protocol::may_be_granted) &&
             first != wants.end())
@@ -16244,9 +16245,9 @@ public:
     Offer withdraw() noexcept { return std::exchange(offered_, {}); }
 
     // Returns false if it makes no sense, or without memory for it: then the grant ends by itself.
-    bool told(std::string_view message) noexcept try {
+    bool receive(std::string_view message) noexcept try {
         auto grant = Grant::in(message);
-        if (grant) told_.push_back(std::move(*grant));
+        if (grant) received_.push_back(std::move(*grant));
         return grant.has_value();
     } catch (...) {
         return false;
@@ -16255,10 +16256,10 @@ public:
     // Returns the first one of which this is true.
     template <class Condition>
     std::optional<Grant> take(Condition condition) noexcept {
-        const auto found = std::find_if(told_.begin(), told_.end(), condition);
-        if (found == told_.end()) return std::nullopt;
+        const auto found = std::find_if(received_.begin(), received_.end(), condition);
+        if (found == received_.end()) return std::nullopt;
         std::optional<Grant> grant(std::move(*found));
-        told_.erase(found);
+        received_.erase(found);
         return grant;
     }
 
@@ -16266,7 +16267,7 @@ public:
 
 private:
     Offer offered_;
-    std::vector<Grant> told_;
+    std::vector<Grant> received_;
     bool is_offering_ = true;
     bool was_useless_ = false;
 };
@@ -16279,7 +16280,7 @@ struct NoGrants {
     Offer withdraw() noexcept { return {}; }
     template <class Wants>
     void offer(bool, const Wants&) {}
-    bool told(std::string_view) noexcept { return true; }
+    bool receive(std::string_view) noexcept { return true; }
 };
 
 template <class Protocol>
@@ -16415,13 +16416,13 @@ public:
     std::uint64_t begin() {
         if (is_asking_) {
             // Who asks under the number has been told, and asks again once it has its answer.
-            if (told_at_ <= Clock::now()) {
-                told_at_ = never;
+            if (ask_at_ <= Clock::now()) {
+                ask_at_ = never;
                 was_told_ = true;
             }
             return 0;
         }
-        told_at_ = never;
+        ask_at_ = never;
         is_queued_ = false;
         if (!is_used()) return 0;
         if (number_ == 0) number_ = core_.session.next_request();
@@ -16436,7 +16437,7 @@ public:
     void end(std::uint64_t number) noexcept {
         if (number == 0) return;
         is_asking_ = false;
-        if (std::exchange(was_told_, false)) told_at_ = Clock::now();
+        if (std::exchange(was_told_, false)) ask_at_ = Clock::now();
     }
 
     // Returns until when the others wait for the question that is under way; a time in the past if there is none. If its
@@ -16500,7 +16501,7 @@ public:
 
     // A grant was of no use: somebody asks.
     void grant_was_useless() noexcept {
-        told_at_ = Clock::now();
+        ask_at_ = Clock::now();
         grants_.was_useless();
     }
 
@@ -16543,22 +16544,22 @@ public:
     void message(std::unique_lock<std::mutex>& lock, std::string_view payload) {
         const std::string_view word = next_word(payload);
         // The place is over with a grant, whatever becomes of that.
-        if (word == "grant" && !grants_.told(payload)) {
+        if (word == "grant" && !grants_.receive(payload)) {
             is_queued_ = false;
-            told_at_ = Clock::now();
+            ask_at_ = Clock::now();
         }
         if (word != "look") return;
         const auto in = next_number<std::int64_t>(payload);
         const auto place = next_number<std::uint64_t>(payload);
         if (!in || !is_plausible(*in) || !place) return;
         if (*place == 0) is_queued_ = false;
-        told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in)));
+        ask_at_ = std::min(ask_at_, deadline_after(Clock::now(), Milliseconds(*in)));
         // The place of a question that arrived late.
         if (number_ == 0) leave(lock, *place, {});
     }
 
     // Returns when the representative has to ask, according to a message since the last question.
-    Instant told_at() const noexcept { return told_at_; }
+    Instant ask_at() const noexcept { return ask_at_; }
 
 private:
     static constexpr Milliseconds patience{500};
@@ -16589,7 +16590,7 @@ private:
     Subscription subscription_;
     GrantsOf<Protocol> grants_;
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
-    Instant told_at_ = never;
+    Instant ask_at_ = never;
     Instant asked_at_{};
     std::uint64_t late_ = 0;  // the number of the last question without an answer
     Instant late_until_{};    // when its take-back should have been delivered
@@ -16626,7 +16627,7 @@ public:
     void refused(std::unique_lock<std::mutex>&) {}
     bool ignores(std::string_view) const { return false; }
     void message(std::unique_lock<std::mutex>&, std::string_view) {}
-    Instant told_at() const noexcept { return never; }
+    Instant ask_at() const noexcept { return never; }
 
 private:
     const Protocol& protocol_;
@@ -17819,8 +17820,8 @@ public:
         if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
         if (const Instant until = place_.asking_until(); now < until) return {NextStep::Kind::sleep, until};
         const QueueStep step = room_.queue.step(now);
-        if (step.ask || now >= place_.told_at()) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.told_at()), room_.is_receivable()};
+        if (step.ask || now >= place_.ask_at()) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.ask_at()), room_.is_receivable()};
     }
 
     // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.
@@ -18752,8 +18753,9 @@ REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     std::shared_ptr<detail::OperationHost> host = level_.host;
     return detail::OperationAccess::make_simple<std::error_code>(
-        std::move(host), [hold = std::move(*this), level = detail::HeldLevel()](const detail::Course& course) mutable {
-            return detail::HoldAccess::release(hold, level, course.by);
+        std::move(host),
+        [hold = std::move(*this), level = detail::HeldLevel()](const detail::RunContext& context) mutable {
+            return detail::HoldAccess::release(hold, level, context.by);
         });
 }
 
@@ -18784,11 +18786,11 @@ namespace detail {
 // thread.
 class [[nodiscard]] Hop {
 public:
-    explicit Hop(const Course& course) : course_(course) {}
+    explicit Hop(const RunContext& context) : context_(context) {}
     Hop(const Hop&) = delete;
     Hop& operator=(const Hop&) = delete;
 
-    bool await_ready() const noexcept { return course_.by == by_thread; }
+    bool await_ready() const noexcept { return context_.by == by_thread; }
 
     [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) { hop(coroutine); }
 
@@ -18810,7 +18812,7 @@ private:
     void hop(std::coroutine_handle<> coroutine);
     static void dispatch(const AnyExecutor& executor, const std::shared_ptr<Ticket>& ticket);
 
-    const Course& course_;
+    const RunContext& context_;
     const std::shared_ptr<Waiting> waiting_ = std::make_shared<Waiting>();
     bool dropped_ = false;
 };
@@ -18859,8 +18861,8 @@ private:
 };
 
 REDLATCH_INLINE void Hop::hop(std::coroutine_handle<> coroutine) {
-    OperationHost& host = *course_.host;
-    const AnyExecutor* const executor = course_.executor;
+    OperationHost& host = *context_.host;
+    const AnyExecutor* const executor = context_.executor;
     const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
     const std::shared_ptr<Waiting> waiting = waiting_;
     try {
@@ -18971,7 +18973,7 @@ Task<R> call_and_await(F& f, std::stop_token stop, WaitBy by) {
 }
 
 template <class R, class F>
-Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
+Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, RunContext context) {
     Hold hold = co_await std::move(acquiring);
     if (!hold) throw Error(errc::cancelled, {}, "it was cancelled before the lock was acquired");
     const std::string name = hold.name();
@@ -18981,24 +18983,24 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         // The token of f is requested when the hold is lost or the operation is given up. These callbacks end before the
         // task returns to the background thread, which must not wait for them.
         std::stop_source ending;
-        Hop hop(course);
+        Hop hop(context);
         const std::stop_callback on_lost(hold.lost(), [&ending] { ending.request_stop(); });
         // A callback on the token of f may let the task go on, on this thread, so that comes last.
-        const std::stop_callback on_given_up(course.stop, [&ending, &hop] {
+        const std::stop_callback on_given_up(context.stop, [&ending, &hop] {
             hop.give_up();
             ending.request_stop();
         });
         const bool hopped = co_await hop;
-        if (!hopped || course.stop.stop_requested())
+        if (!hopped || context.stop.stop_requested())
             throw Error(errc::cancelled, name, "it was cancelled before the function was called");
         if (ending.stop_requested())
             throw Error(errc::hold_lost, name, "the lock was lost before the function was called");
         try {
             if constexpr (std::is_void_v<R>) {
-                co_await call_and_await<R>(*f, ending.get_token(), course.by);
+                co_await call_and_await<R>(*f, ending.get_token(), context.by);
                 outcome.result.emplace();
             } else {
-                outcome.result = co_await call_and_await<R>(*f, ending.get_token(), course.by);
+                outcome.result = co_await call_and_await<R>(*f, ending.get_token(), context.by);
             }
         } catch (...) {
             outcome.error = std::current_exception();
@@ -19006,11 +19008,11 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         in_time = Clock::now() < hold.valid_until();
     }
     HeldLevel level;
-    const std::error_code released = co_await HoldAccess::release(hold, level, course.by);
+    const std::error_code released = co_await HoldAccess::release(hold, level, context.by);
     if (outcome.error) std::rethrow_exception(std::move(outcome.error));
     if (!in_time || released == errc::hold_lost) {
         // The destructor of the result may block.
-        if (outcome.result) static_cast<void>(co_await Hop(course));
+        if (outcome.result) static_cast<void>(co_await Hop(context));
         throw Error(errc::hold_lost, name, "the lock was lost before the function returned");
     }
     if constexpr (!std::is_void_v<R>) co_return *std::move(outcome.result);
@@ -19161,7 +19163,7 @@ public:
         return OperationAccess::make_simple<R>(
             wanted.host,
             [host = wanted.host, work = std::move(wanted.work), shared = std::make_shared<F>(std::move(f))](
-                const Course& course) { return run_under<R>(hold_for(host, work, course), shared, course); },
+                const RunContext& context) { return run_under<R>(hold_for(host, work, context), shared, context); },
             std::move(wanted.stop));
     }
 
@@ -19323,9 +19325,9 @@ private:
         Acquiring(std::shared_ptr<HoldKeeper> keeper, LockRequest request)
             : keeper_(std::move(keeper)), request_(std::move(request)) {}
 
-        Task<bool> operator()(const Course& course) {
-            request_.stop = course.stop;
-            request_.by = course.by;
+        Task<bool> operator()(const RunContext& context) {
+            request_.stop = context.stop;
+            request_.by = context.by;
             return keeper_->acquire(request_);
         }
 
@@ -19372,8 +19374,8 @@ private:
 
     // A template, because g++ emits every other coroutine into each file that includes this one, used or not.
     template <std::same_as<Acquiring> Work>
-    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Work work, Course course) {
-        work.ended(co_await work(course));
+    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Work work, RunContext context) {
+        work.ended(co_await work(context));
         co_return work.result(host);
     }
 };
@@ -21434,8 +21436,8 @@ REDLATCH_INLINE Operation<bool> CountDownLatch::later(detail::WaitRequest reques
     const detail::KeptState latch(handle_.session_handle(), detail::latch_of(handle_), handle_.settings());
     return detail::OperationAccess::make_simple<bool>(
         handle_.session_handle(),
-        [latch, request](const detail::Course& course) {
-            return detail::wait_for_end(latch, request, course.stop, course.by);
+        [latch, request](const detail::RunContext& context) {
+            return detail::wait_for_end(latch, request, context.stop, context.by);
         },
         std::move(stop));
 }
@@ -22376,8 +22378,8 @@ private:
         const bool done = classify(reply) == ReplyClass::answered && reply.is_integer();
         // Access rights may be corrected, so a refusal for the lack of them does not end the delivery.
         if (done || classify(reply) == ReplyClass::refused)
-            if (const auto tell = core_.outbox.take_answered(hold))
-                tell(done ? std::error_code() : error_of(reply, core_.key()).code());
+            if (const auto released = core_.outbox.take_answered(hold))
+                released(done ? std::error_code() : error_of(reply, core_.key()).code());
         if (done)
             core_.outbox.answered(hold, reply.integer, Clock::now());
         else if (is_final(reply))
@@ -22568,7 +22570,7 @@ public:
     // Requests the lost() tokens of all holds: the client ends.
     void abandon() noexcept {
         for (HoldRecord& hold : core_.holds)
-            if (hold.live() && hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+            if (hold.live() && hold.lost) core_.session.losses().report(std::move(*hold.lost));
     }
 
     // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
@@ -22582,7 +22584,7 @@ public:
             deliveries_.give_back_later(
                 hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
         core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count, hold.facts());
-        if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+        if (hold.lost) core_.session.losses().report(std::move(*hold.lost));
         count_end(hold);
         core_.key_holds->ended(hold.id);
         hold.count = 0;
@@ -23335,22 +23337,22 @@ class BackgroundTries {
 public:
     // Takes an answer on any thread. Returns true if the lock is still wanted. Otherwise a hold is released, and a
     // command that came too late is not sent again.
-    using Tell = std::function<bool(const TryAnswer&)>;
+    using OnAnswer = std::function<bool(const TryAnswer&)>;
 
     explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
 
     // Tries once to acquire the lock, or one more level of it.
-    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Settings settings, Reentry reentry, Tell tell,
-               Receiver receiver) {
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Settings settings, Reentry reentry,
+               OnAnswer on_answer, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
         if (!owner.is_of_program() && is_trying(owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier try of this caller has no reply yet
+            on_answer({TryAnswer::Kind::failed});  // an earlier try of this caller has no reply yet
             return;
         }
         if (auto refusal = refusal_for(owner, reentry)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
+            on_answer({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
         }
         HoldRecord* hold = parts_.leases.live_hold(owner);
@@ -23366,7 +23368,7 @@ public:
         lock.unlock();
         try {
             core_.session.start_losses();
-            ask_time(std::make_shared<Try>(*this, claim, settings, lease, reentered, std::move(tell)), receiver);
+            ask_time(std::make_shared<Try>(*this, claim, settings, lease, reentered, std::move(on_answer)), receiver);
         } catch (...) {
             // Nothing was sent.
             lock.lock();
@@ -23380,18 +23382,18 @@ private:
     // A try in flight. It keeps the lock's state alive.
     struct Try {
         Try(BackgroundTries& tries, const Claim& claim, const Settings& settings,
-            const std::optional<Milliseconds>& wanted, std::uint64_t hold, Tell&& to)
+            const std::optional<Milliseconds>& wanted, std::uint64_t hold, OnAnswer&& to)
             : keep(tries.core_.keep()),
               attempt(tries.core_, claim, settings),
               lease(wanted),
               reentered(hold),
-              tell(std::move(to)) {}
+              on_answer(std::move(to)) {}
 
         const std::shared_ptr<BackgroundTask> keep;
         AcquireAttempt attempt;
         const std::optional<Milliseconds> lease;
         const std::uint64_t reentered;  // the hold that gets one more level; 0 for a first hold
-        const Tell tell;
+        const OnAnswer on_answer;
     };
     using TryPtr = std::shared_ptr<Try>;
 
@@ -23443,7 +23445,7 @@ private:
         if (next == AcquireAttempt::Next::call) return send(one, Receiver::background);
         if (next == AcquireAttempt::Next::done) return finish(*one);
         try {
-            if (!one->tell({TryAnswer::Kind::late})) return finish(*one);
+            if (!one->on_answer({TryAnswer::Kind::late})) return finish(*one);
             ask_time(one, Receiver::background);
         } catch (...) {
             not_sent(*one);
@@ -23465,8 +23467,8 @@ private:
         try {
             answer = answer_of(lock, one);
             lock.unlock();
-            wanted = one.tell(answer);
-        } catch (...) {  // no memory: `tell` has not accepted the hold
+            wanted = one.on_answer(answer);
+        } catch (...) {  // no memory: `on_answer` has not accepted the hold
         }
         if (lock.owns_lock()) lock.unlock();
         // Before the end of this try: the next one of this caller must not find a hold that nobody wants.
@@ -23892,7 +23894,7 @@ public:
         hold = number_;
         lease_ = core_.lease_of(request.lease, request.settings);
         longest_ = std::max(longest_, lease_);
-        told_at_ = never;
+        ask_at_ = never;
         asking_ = true;
         std::optional<AcquireAnswer> answer;
         try {
@@ -23952,11 +23954,11 @@ public:
     }
 
     // Returns when the representative has to ask, according to a message since the last question.
-    Instant told_at() const noexcept { return told_at_; }
+    Instant ask_at() const noexcept { return ask_at_; }
 
     // Called when the representative asks without the place. That also serves a message that told the place to ask by now.
     void asks_elsewhere() noexcept {
-        if (told_at_ <= Clock::now()) told_at_ = never;
+        if (ask_at_ <= Clock::now()) ask_at_ = never;
     }
 
     // "grant <number> <time> <lease> [<token>]" or "look <ms>". Others mean nothing.
@@ -23966,7 +23968,7 @@ public:
             if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
             const auto number = next_number<std::uint64_t>(payload);
             // It may have replaced the place of today.
-            if (number && give_back(*number) && number_ != 0) told_at_ = Clock::now();
+            if (number && give_back(*number) && number_ != 0) ask_at_ = Clock::now();
         } else if (what == "look" && number_ == 0) {  // those without a place rely on the messages to all
             // Once, because the place of another number may be meant.
             if (!std::exchange(looked_at_left_, true)) give_back(left_.back());
@@ -23974,7 +23976,7 @@ public:
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
             if (in && is_plausible(*in))
-                told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in) + Milliseconds(1)));
+                ask_at_ = std::min(ask_at_, deadline_after(Clock::now(), Milliseconds(*in) + Milliseconds(1)));
         }
     }
 
@@ -24030,7 +24032,7 @@ private:
         number_ = 0;
         kept_ = {};
         lease_ = longest_ = Milliseconds(0);
-        told_at_ = never;
+        ask_at_ = never;
         grant_.reset();
     }
 
@@ -24044,7 +24046,7 @@ private:
     Milliseconds lease_{};                 // that the last command asked for
     Milliseconds longest_{};               // that any command asked for
     std::optional<Grant> grant_;
-    Instant told_at_ = never;
+    Instant ask_at_ = never;
     bool asking_ = false;
     bool looked_at_left_ = false;  // True if the last number of left_ was released once more because of a "look"
     bool refused_ = false;
@@ -24395,7 +24397,7 @@ public:
     void message(const std::string& channel, std::string_view payload) override {
         if (channel == place_.channel()) {
             place_.message(payload);
-            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.ask_at()));
             return room_.wake_front();
         }
         if (payload == record_message) return;
@@ -24518,7 +24520,7 @@ private:
         } else {
             room_.queue.blocked(generation, answer->holder_lease, Clock::now());
             // A message may have overtaken this reply.
-            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.ask_at()));
             watch_.try_failed();
         }
         return answer->kind == AcquireAnswer::Kind::held;
@@ -25061,9 +25063,9 @@ public:
     AwaitingRelease(std::shared_ptr<HoldKeeper> lock, std::shared_ptr<ReleaseWatch> watch, ReleaseRequest request)
         : lock_(std::move(lock)), watch_(std::move(watch)), request_(std::move(request)) {}
 
-    Task<bool> operator()(const Course& course) {
-        request_.stop = course.stop;
-        request_.by = course.by;
+    Task<bool> operator()(const RunContext& context) {
+        request_.stop = context.stop;
+        request_.by = context.by;
         return watch_->wait(request_);
     }
 
@@ -25682,7 +25684,7 @@ public:
             enter(me, grant);
             return {me.is_served() ? NextStep::Kind::served : NextStep::Kind::ask};
         }
-        const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
+        const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.ask_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, ask_again, ticket.room.is_receivable()};
     }
@@ -25697,7 +25699,7 @@ public:
         }
         Ticket& ticket = tickets_.at(me.id);
         const std::uint64_t generation = ticket.room.queue.generation();
-        ticket.told_at = never;
+        ticket.ask_at = never;
         const bool answered = co_await ask_or_queue(lock, request, me, false);
         if (answered) ticket.room.queue.asked(generation, me.ask_again);
     }
@@ -25761,7 +25763,7 @@ public:
         if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2 || !is_plausible(lease))
             return ticket->room.notify();
         // One ms more: the key exists until the end of its last millisecond.
-        ticket->told_at = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
+        ticket->ask_at = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
         ticket->room.wake_front();
     }
 
@@ -25780,12 +25782,12 @@ private:
         // What was told before the first question of a wait means nothing to it.
         void forget_news() {
             granted.reset();
-            told_at = never;
+            ask_at = never;
         }
 
         WaitingRoom<WaitQueue<FairWaiter>> room;
         std::optional<Grant> granted{};
-        Instant told_at = never;     // when it has to ask at the latest, according to a message
+        Instant ask_at = never;      // when it has to ask at the latest, according to a message
         Instant idle_since = never;  // when the last wait ended; `never` while a thread waits
     };
 
@@ -27825,9 +27827,9 @@ public:
           request_(std::move(request)),
           candidate_(std::move(candidate)) {}
 
-    Task<bool> operator()(const Course& course) {
-        request_.stop = course.stop;
-        request_.by = course.by;
+    Task<bool> operator()(const RunContext& context) {
+        request_.stop = context.stop;
+        request_.by = context.by;
         return campaign(*this);
     }
 
@@ -27984,8 +27986,8 @@ REDLATCH_INLINE Operation<std::optional<Leader>> LeaderElection::change_later(co
     const detail::KeptState state(record_.session_handle(), detail::record_of(record_), record_.settings());
     return detail::OperationAccess::make_simple<std::optional<Leader>>(
         record_.session_handle(),
-        [state, seen, request](const detail::Course& course) {
-            return detail::leader_after(state, seen, request, course.stop, course.by);
+        [state, seen, request](const detail::RunContext& context) {
+            return detail::leader_after(state, seen, request, context.stop, context.by);
         },
         std::move(stop));
 }
@@ -28786,7 +28788,7 @@ public:
 
     // Reports all holds as lost: their supervision ends.
     void tell_losses() noexcept {
-        for (HoldRecord& hold : holds_) tell_loss(hold);
+        for (HoldRecord& hold : holds_) report_loss(hold);
     }
 
 private:
@@ -28852,12 +28854,12 @@ private:
     // Ends a hold that is lost. Keeps the parts that are left until unlock(), which is still to come.
     void lose(HoldRecord& hold) {
         hold.lose();
-        tell_loss(hold);
+        report_loss(hold);
         core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are still held");
     }
 
-    void tell_loss(HoldRecord& hold) noexcept {
-        if (hold.lost) core_.client().losses().tell(std::move(*hold.lost));
+    void report_loss(HoldRecord& hold) noexcept {
+        if (hold.lost) core_.client().losses().report(std::move(*hold.lost));
         hold.lost.reset();
     }
 
@@ -31553,17 +31555,17 @@ public:
                            [&](const PermitRecord& watch) { return watch.lost && watch.is_of(holder); });
     }
 
-    void tell_loss(PermitHolder& holder) noexcept {
-        if (holder.lost) session_.losses().tell(std::move(*holder.lost));
+    void report_loss(PermitHolder& holder) noexcept {
+        if (holder.lost) session_.losses().report(std::move(*holder.lost));
         holder.lost.reset();
     }
 
     // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
     void lose(PermitRecord& watch, const char* why) noexcept {
         watch.lost = true;
-        if (watch.holder) tell_loss(*watch.holder);
+        if (watch.holder) report_loss(*watch.holder);
         session_.count_lost_hold();
-        tell(watch.id, why);
+        report(watch.id, why);
     }
 
     // Returns true if there were such permits.
@@ -31587,7 +31589,7 @@ public:
     Clock::duration suspended() const noexcept { return suspended_; }
 
 private:
-    void tell(const PermitId& id, const char* why) noexcept try {
+    void report(const PermitId& id, const char* why) noexcept try {
         session_.raise(Event::Kind::hold_lost, key_, "permit " + id.text() + ": " + why);
     } catch (...) {
     }
@@ -31877,7 +31879,7 @@ public:
             else
                 to->lost = std::move(lost);
         }
-        if (records_.has_lost(*to)) records_.tell_loss(*to);
+        if (records_.has_lost(*to)) records_.report_loss(*to);
     }
 
     // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.
@@ -32253,8 +32255,8 @@ REDLATCH_INLINE Operation<Permits> PermitExpirableSemaphore::later(std::ptrdiff_
         detail::KeptState(handle_.session_handle(), detail::permits_of(handle_), handle_.settings()));
     return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
-        [keeper = std::move(keeper), n, lease, request](const detail::Course& course) {
-            return detail::ExpirableKeeper::take(keeper, n, lease, request, course.stop, course.by);
+        [keeper = std::move(keeper), n, lease, request](const detail::RunContext& context) {
+            return detail::ExpirableKeeper::take(keeper, n, lease, request, context.stop, context.by);
         },
         std::move(stop));
 }
@@ -34766,8 +34768,8 @@ REDLATCH_INLINE Operation<Permits> Semaphore::later(std::ptrdiff_t n, detail::Wa
         detail::KeptState(handle_.session_handle(), detail::semaphore_of(handle_), handle_.settings()));
     return detail::OperationAccess::make_simple<Permits>(
         handle_.session_handle(),
-        [keeper = std::move(keeper), n, request](const detail::Course& course) {
-            return detail::SemaphoreKeeper::take(keeper, n, request, course.stop, course.by);
+        [keeper = std::move(keeper), n, request](const detail::RunContext& context) {
+            return detail::SemaphoreKeeper::take(keeper, n, request, context.stop, context.by);
         },
         std::move(stop));
 }

@@ -822,7 +822,7 @@ mutate(foreign_release_is_ignored protocol/semaphore_queue.hpp
 
 # The representative sleeps on when it is told to ask.
 mutate(told_client_sleeps_on semaphore/synchronizer.hpp
-    "if (step.ask || now >= place_.told_at()) return {NextStep::Kind::ask};"
+    "if (step.ask || now >= place_.ask_at()) return {NextStep::Kind::ask};"
     "if (step.ask) return {NextStep::Kind::ask};"
     "integration/semaphore_queue")
 
@@ -1209,8 +1209,8 @@ mutate(late_grants_are_kept quorum/quorum_rounds.hpp
 
 # A member whose try came too late asks again for a lock that nobody wants any more.
 mutate(late_tries_go_on lock/background_tries.hpp
-    "if (!one->tell({TryAnswer::Kind::late})) return finish(*one);"
-    "one->tell({TryAnswer::Kind::late});"
+    "if (!one->on_answer({TryAnswer::Kind::late})) return finish(*one);"
+    "one->on_answer({TryAnswer::Kind::late});"
     "unit/acquire_attempt")
 
 # The members of a failed round are not released.
@@ -1419,7 +1419,7 @@ mutate(renewal_prolongs_the_new_lease permit_expirable_semaphore.ipp
 
 # The object of a lost permit does not notice that.
 mutate(permits_lost_in_silence semaphore/permit_records.hpp
-    "if (watch.holder) tell_loss(*watch.holder);"
+    "if (watch.holder) report_loss(*watch.holder);"
     ""
     "integration/permits_lost")
 
@@ -1473,7 +1473,7 @@ mutate(merged_token_forgotten semaphore/permit_leases.hpp
 
 # An object that takes over a lost permit says nothing.
 mutate(lost_permit_merged_in_silence semaphore/permit_leases.hpp
-    "if (records_.has_lost(*to)) records_.tell_loss(*to);"
+    "if (records_.has_lost(*to)) records_.report_loss(*to);"
     ""
     "integration/permits_lost")
 
@@ -1901,7 +1901,7 @@ mutate(cancelled_run_waits session/hop.ipp
 
 # The result of a function whose lock was lost is destroyed on the thread that renews.
 mutate(result_of_a_lost_run lock/run_under.hpp
-    "        if (outcome.result) static_cast<void>(co_await Hop(course));\n"
+    "        if (outcome.result) static_cast<void>(co_await Hop(context));\n"
     ""
     "integration/async_run")
 
@@ -2689,7 +2689,7 @@ mutate(unreadable_queue_is_empty scripts/queue_release.hpp
 
 # A message for a place that was left makes the process ask again and again.
 mutate(place_is_left_with_its_messages lock/queue_place.hpp
-    "        told_at_ = never;\n        grant_.reset();"
+    "        ask_at_ = never;\n        grant_.reset();"
     "        grant_.reset();"
     "integration/grants")
 mutate(message_without_a_place lock/queue_place.hpp
@@ -3031,13 +3031,13 @@ mutate(queue_comes_before_precedence scripts/read_write_queue.hpp
 
 # While another caller's question hangs, a waiter that was told asks again at the pace of round trips.
 mutate(told_waiter_asks_without_end semaphore/waiting_place.hpp
-    "told_at_ = never;\n                was_told_ = true;"
+    "ask_at_ = never;\n                was_told_ = true;"
     "was_told_ = true;"
     "unit/permit_expirable")
 
 # A waiter that asks without a place uses up what another caller was told.
 mutate(told_caller_is_forgotten semaphore/waiting_place.hpp
-    "if (std::exchange(was_told_, false)) told_at_ = Clock::now();"
+    "if (std::exchange(was_told_, false)) ask_at_ = Clock::now();"
     ""
     "unit/permit_expirable")
 
@@ -3269,8 +3269,8 @@ mutate(no_script_is_no_queue protocol/queue_keys.hpp
 
 # What is offered to a number that was given up is left to its lease.
 mutate(left_place_is_kept lock/queue_place.hpp
-    "if (number && give_back(*number) && number_ != 0) told_at_"
-    "if (number && core_.outbox.has(*number)) told_at_"
+    "if (number && give_back(*number) && number_ != 0) ask_at_"
+    "if (number && core_.outbox.has(*number)) ask_at_"
     "faults/late_locks")
 
 # A release that is on the way counts as one that follows.
@@ -3371,8 +3371,8 @@ mutate(writer_released_without_a_grant protocol/read_write_lock.hpp
 
 # A grant to a left place makes those without a place ask again and again.
 mutate(told_without_a_place lock/queue_place.hpp
-    "give_back(*number) && number_ != 0) told_at_"
-    "give_back(*number)) told_at_"
+    "give_back(*number) && number_ != 0) ask_at_"
+    "give_back(*number)) ask_at_"
     "integration/grants")
 
 # A process that is told of a place that it has left keeps it.

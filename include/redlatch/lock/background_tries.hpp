@@ -30,22 +30,22 @@ class BackgroundTries {
 public:
     // Takes an answer on any thread. Returns true if the lock is still wanted. Otherwise a hold is released, and a
     // command that came too late is not sent again.
-    using Tell = std::function<bool(const TryAnswer&)>;
+    using OnAnswer = std::function<bool(const TryAnswer&)>;
 
     explicit BackgroundTries(LockParts& parts) : parts_(parts), core_(parts.core) {}
 
     // Tries once to acquire the lock, or one more level of it.
-    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Settings settings, Reentry reentry, Tell tell,
-               Receiver receiver) {
+    void begin(OwnerNumber owner, std::optional<Milliseconds> lease, Settings settings, Reentry reentry,
+               OnAnswer on_answer, Receiver receiver) {
         std::unique_lock lock(core_.mutex);
         if (!owner.is_of_program() && is_trying(owner)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed});  // an earlier try of this caller has no reply yet
+            on_answer({TryAnswer::Kind::failed});  // an earlier try of this caller has no reply yet
             return;
         }
         if (auto refusal = refusal_for(owner, reentry)) {
             lock.unlock();
-            tell({TryAnswer::Kind::failed, 0, std::move(refusal)});
+            on_answer({TryAnswer::Kind::failed, 0, std::move(refusal)});
             return;
         }
         HoldRecord* hold = parts_.leases.live_hold(owner);
@@ -61,7 +61,7 @@ public:
         lock.unlock();
         try {
             core_.session.start_losses();
-            ask_time(std::make_shared<Try>(*this, claim, settings, lease, reentered, std::move(tell)), receiver);
+            ask_time(std::make_shared<Try>(*this, claim, settings, lease, reentered, std::move(on_answer)), receiver);
         } catch (...) {
             // Nothing was sent.
             lock.lock();
@@ -75,18 +75,18 @@ private:
     // A try in flight. It keeps the lock's state alive.
     struct Try {
         Try(BackgroundTries& tries, const Claim& claim, const Settings& settings,
-            const std::optional<Milliseconds>& wanted, std::uint64_t hold, Tell&& to)
+            const std::optional<Milliseconds>& wanted, std::uint64_t hold, OnAnswer&& to)
             : keep(tries.core_.keep()),
               attempt(tries.core_, claim, settings),
               lease(wanted),
               reentered(hold),
-              tell(std::move(to)) {}
+              on_answer(std::move(to)) {}
 
         const std::shared_ptr<BackgroundTask> keep;
         AcquireAttempt attempt;
         const std::optional<Milliseconds> lease;
         const std::uint64_t reentered;  // the hold that gets one more level; 0 for a first hold
-        const Tell tell;
+        const OnAnswer on_answer;
     };
     using TryPtr = std::shared_ptr<Try>;
 
@@ -138,7 +138,7 @@ private:
         if (next == AcquireAttempt::Next::call) return send(one, Receiver::background);
         if (next == AcquireAttempt::Next::done) return finish(*one);
         try {
-            if (!one->tell({TryAnswer::Kind::late})) return finish(*one);
+            if (!one->on_answer({TryAnswer::Kind::late})) return finish(*one);
             ask_time(one, Receiver::background);
         } catch (...) {
             not_sent(*one);
@@ -160,8 +160,8 @@ private:
         try {
             answer = answer_of(lock, one);
             lock.unlock();
-            wanted = one.tell(answer);
-        } catch (...) {  // no memory: `tell` has not accepted the hold
+            wanted = one.on_answer(answer);
+        } catch (...) {  // no memory: `on_answer` has not accepted the hold
         }
         if (lock.owns_lock()) lock.unlock();
         // Before the end of this try: the next one of this caller must not find a hold that nobody wants.

@@ -160,8 +160,8 @@ private:
         const bool done = classify(reply) == ReplyClass::answered && reply.is_integer();
         // Access rights may be corrected, so a refusal for the lack of them does not end the delivery.
         if (done || classify(reply) == ReplyClass::refused)
-            if (const auto tell = core_.outbox.take_answered(hold))
-                tell(done ? std::error_code() : error_of(reply, core_.key()).code());
+            if (const auto released = core_.outbox.take_answered(hold))
+                released(done ? std::error_code() : error_of(reply, core_.key()).code());
         if (done)
             core_.outbox.answered(hold, reply.integer, Clock::now());
         else if (is_final(reply))

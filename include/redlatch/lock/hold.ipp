@@ -87,8 +87,9 @@ REDLATCH_INLINE Operation<std::error_code> Hold::async_unlock() && {
     if (!level_.keeper) throw Error(errc::not_owner, {}, "this object holds nothing");
     std::shared_ptr<detail::OperationHost> host = level_.host;
     return detail::OperationAccess::make_simple<std::error_code>(
-        std::move(host), [hold = std::move(*this), level = detail::HeldLevel()](const detail::Course& course) mutable {
-            return detail::HoldAccess::release(hold, level, course.by);
+        std::move(host),
+        [hold = std::move(*this), level = detail::HeldLevel()](const detail::RunContext& context) mutable {
+            return detail::HoldAccess::release(hold, level, context.by);
         });
 }
 

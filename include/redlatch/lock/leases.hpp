@@ -185,7 +185,7 @@ public:
     // Requests the lost() tokens of all holds: the client ends.
     void abandon() noexcept {
         for (HoldRecord& hold : core_.holds)
-            if (hold.live() && hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+            if (hold.live() && hold.lost) core_.session.losses().report(std::move(*hold.lost));
     }
 
     // Ends a hold that is lost. Its levels await their unlock(), which reports the loss. The caller removes the hold
@@ -199,7 +199,7 @@ public:
             deliveries_.give_back_later(
                 hold, std::max(deliveries_.unsettled_until(hold.unsettled), Clock::now() + Lateness::longest_notice));
         core_.session.lost_levels().add(core_.kind.name, core_.key(), hold.owner, hold.count, hold.facts());
-        if (hold.lost) core_.session.losses().tell(std::move(*hold.lost));
+        if (hold.lost) core_.session.losses().report(std::move(*hold.lost));
         count_end(hold);
         core_.key_holds->ended(hold.id);
         hold.count = 0;

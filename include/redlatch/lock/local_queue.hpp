@@ -210,7 +210,7 @@ public:
     void message(const std::string& channel, std::string_view payload) override {
         if (channel == place_.channel()) {
             place_.message(payload);
-            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.ask_at()));
             return room_.wake_front();
         }
         if (payload == record_message) return;
@@ -333,7 +333,7 @@ private:
         } else {
             room_.queue.blocked(generation, answer->holder_lease, Clock::now());
             // A message may have overtaken this reply.
-            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.told_at()));
+            room_.queue.set_ask_again(std::min(room_.queue.ask_again(), place_.ask_at()));
             watch_.try_failed();
         }
         return answer->kind == AcquireAnswer::Kind::held;

@@ -160,7 +160,7 @@ public:
         return OperationAccess::make_simple<R>(
             wanted.host,
             [host = wanted.host, work = std::move(wanted.work), shared = std::make_shared<F>(std::move(f))](
-                const Course& course) { return run_under<R>(hold_for(host, work, course), shared, course); },
+                const RunContext& context) { return run_under<R>(hold_for(host, work, context), shared, context); },
             std::move(wanted.stop));
     }
 
@@ -322,9 +322,9 @@ private:
         Acquiring(std::shared_ptr<HoldKeeper> keeper, LockRequest request)
             : keeper_(std::move(keeper)), request_(std::move(request)) {}
 
-        Task<bool> operator()(const Course& course) {
-            request_.stop = course.stop;
-            request_.by = course.by;
+        Task<bool> operator()(const RunContext& context) {
+            request_.stop = context.stop;
+            request_.by = context.by;
             return keeper_->acquire(request_);
         }
 
@@ -371,8 +371,8 @@ private:
 
     // A template, because g++ emits every other coroutine into each file that includes this one, used or not.
     template <std::same_as<Acquiring> Work>
-    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Work work, Course course) {
-        work.ended(co_await work(course));
+    static Task<Hold> hold_for(std::shared_ptr<OperationHost> host, Work work, RunContext context) {
+        work.ended(co_await work(context));
         co_return work.result(host);
     }
 };

@@ -102,9 +102,9 @@ public:
     AwaitingRelease(std::shared_ptr<HoldKeeper> lock, std::shared_ptr<ReleaseWatch> watch, ReleaseRequest request)
         : lock_(std::move(lock)), watch_(std::move(watch)), request_(std::move(request)) {}
 
-    Task<bool> operator()(const Course& course) {
-        request_.stop = course.stop;
-        request_.by = course.by;
+    Task<bool> operator()(const RunContext& context) {
+        request_.stop = context.stop;
+        request_.by = context.by;
         return watch_->wait(request_);
     }
 

@@ -70,7 +70,7 @@ public:
         hold = number_;
         lease_ = core_.lease_of(request.lease, request.settings);
         longest_ = std::max(longest_, lease_);
-        told_at_ = never;
+        ask_at_ = never;
         asking_ = true;
         std::optional<AcquireAnswer> answer;
         try {
@@ -130,11 +130,11 @@ public:
     }
 
     // Returns when the representative has to ask, according to a message since the last question.
-    Instant told_at() const noexcept { return told_at_; }
+    Instant ask_at() const noexcept { return ask_at_; }
 
     // Called when the representative asks without the place. That also serves a message that told the place to ask by now.
     void asks_elsewhere() noexcept {
-        if (told_at_ <= Clock::now()) told_at_ = never;
+        if (ask_at_ <= Clock::now()) ask_at_ = never;
     }
 
     // "grant <number> <time> <lease> [<token>]" or "look <ms>". Others mean nothing.
@@ -144,7 +144,7 @@ public:
             if (const std::optional<Grant> grant = Grant::in(payload, number_)) grant_ = grant;
             const auto number = next_number<std::uint64_t>(payload);
             // It may have replaced the place of today.
-            if (number && give_back(*number) && number_ != 0) told_at_ = Clock::now();
+            if (number && give_back(*number) && number_ != 0) ask_at_ = Clock::now();
         } else if (what == "look" && number_ == 0) {  // those without a place rely on the messages to all
             // Once, because the place of another number may be meant.
             if (!std::exchange(looked_at_left_, true)) give_back(left_.back());
@@ -152,7 +152,7 @@ public:
             const auto in = next_number<std::int64_t>(payload);
             // One ms more: the key exists until the end of its last millisecond.
             if (in && is_plausible(*in))
-                told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in) + Milliseconds(1)));
+                ask_at_ = std::min(ask_at_, deadline_after(Clock::now(), Milliseconds(*in) + Milliseconds(1)));
         }
     }
 
@@ -208,7 +208,7 @@ private:
         number_ = 0;
         kept_ = {};
         lease_ = longest_ = Milliseconds(0);
-        told_at_ = never;
+        ask_at_ = never;
         grant_.reset();
     }
 
@@ -222,7 +222,7 @@ private:
     Milliseconds lease_{};                 // that the last command asked for
     Milliseconds longest_{};               // that any command asked for
     std::optional<Grant> grant_;
-    Instant told_at_ = never;
+    Instant ask_at_ = never;
     bool asking_ = false;
     bool looked_at_left_ = false;  // True if the last number of left_ was released once more because of a "look"
     bool refused_ = false;

@@ -86,7 +86,7 @@ Task<R> call_and_await(F& f, std::stop_token stop, WaitBy by) {
 }
 
 template <class R, class F>
-Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
+Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, RunContext context) {
     Hold hold = co_await std::move(acquiring);
     if (!hold) throw Error(errc::cancelled, {}, "it was cancelled before the lock was acquired");
     const std::string name = hold.name();
@@ -96,24 +96,24 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         // The token of f is requested when the hold is lost or the operation is given up. These callbacks end before the
         // task returns to the background thread, which must not wait for them.
         std::stop_source ending;
-        Hop hop(course);
+        Hop hop(context);
         const std::stop_callback on_lost(hold.lost(), [&ending] { ending.request_stop(); });
         // A callback on the token of f may let the task go on, on this thread, so that comes last.
-        const std::stop_callback on_given_up(course.stop, [&ending, &hop] {
+        const std::stop_callback on_given_up(context.stop, [&ending, &hop] {
             hop.give_up();
             ending.request_stop();
         });
         const bool hopped = co_await hop;
-        if (!hopped || course.stop.stop_requested())
+        if (!hopped || context.stop.stop_requested())
             throw Error(errc::cancelled, name, "it was cancelled before the function was called");
         if (ending.stop_requested())
             throw Error(errc::hold_lost, name, "the lock was lost before the function was called");
         try {
             if constexpr (std::is_void_v<R>) {
-                co_await call_and_await<R>(*f, ending.get_token(), course.by);
+                co_await call_and_await<R>(*f, ending.get_token(), context.by);
                 outcome.result.emplace();
             } else {
-                outcome.result = co_await call_and_await<R>(*f, ending.get_token(), course.by);
+                outcome.result = co_await call_and_await<R>(*f, ending.get_token(), context.by);
             }
         } catch (...) {
             outcome.error = std::current_exception();
@@ -121,11 +121,11 @@ Task<R> run_under(Task<Hold> acquiring, std::shared_ptr<F> f, Course course) {
         in_time = Clock::now() < hold.valid_until();
     }
     HeldLevel level;
-    const std::error_code released = co_await HoldAccess::release(hold, level, course.by);
+    const std::error_code released = co_await HoldAccess::release(hold, level, context.by);
     if (outcome.error) std::rethrow_exception(std::move(outcome.error));
     if (!in_time || released == errc::hold_lost) {
         // The destructor of the result may block.
-        if (outcome.result) static_cast<void>(co_await Hop(course));
+        if (outcome.result) static_cast<void>(co_await Hop(context));
         throw Error(errc::hold_lost, name, "the lock was lost before the function returned");
     }
     if constexpr (!std::is_void_v<R>) co_return *std::move(outcome.result);

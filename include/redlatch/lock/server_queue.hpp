@@ -124,7 +124,7 @@ public:
             enter(me, grant);
             return {me.is_served() ? NextStep::Kind::served : NextStep::Kind::ask};
         }
-        const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.told_at);
+        const Instant ask_again = std::min(ticket.room.queue.ask_again(), ticket.ask_at);
         if (ticket.room.queue.is_notified() || now >= ask_again) return {NextStep::Kind::ask};
         return {NextStep::Kind::sleep, ask_again, ticket.room.is_receivable()};
     }
@@ -139,7 +139,7 @@ public:
         }
         Ticket& ticket = tickets_.at(me.id);
         const std::uint64_t generation = ticket.room.queue.generation();
-        ticket.told_at = never;
+        ticket.ask_at = never;
         const bool answered = co_await ask_or_queue(lock, request, me, false);
         if (answered) ticket.room.queue.asked(generation, me.ask_again);
     }
@@ -203,7 +203,7 @@ public:
         if (error != std::errc{} || end != payload.data() + payload.size() || lease < 2 || !is_plausible(lease))
             return ticket->room.notify();
         // One ms more: the key exists until the end of its last millisecond.
-        ticket->told_at = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
+        ticket->ask_at = deadline_after(Clock::now(), Milliseconds(lease) + Milliseconds(1));
         ticket->room.wake_front();
     }
 
@@ -222,12 +222,12 @@ private:
         // What was told before the first question of a wait means nothing to it.
         void forget_news() {
             granted.reset();
-            told_at = never;
+            ask_at = never;
         }
 
         WaitingRoom<WaitQueue<FairWaiter>> room;
         std::optional<Grant> granted{};
-        Instant told_at = never;     // when it has to ask at the latest, according to a message
+        Instant ask_at = never;      // when it has to ask at the latest, according to a message
         Instant idle_since = never;  // when the last wait ended; `never` while a thread waits
     };
 

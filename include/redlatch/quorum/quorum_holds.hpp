@@ -247,7 +247,7 @@ public:
 
     // Reports all holds as lost: their supervision ends.
     void tell_losses() noexcept {
-        for (HoldRecord& hold : holds_) tell_loss(hold);
+        for (HoldRecord& hold : holds_) report_loss(hold);
     }
 
 private:
@@ -313,12 +313,12 @@ private:
     // Ends a hold that is lost. Keeps the parts that are left until unlock(), which is still to come.
     void lose(HoldRecord& hold) {
         hold.lose();
-        tell_loss(hold);
+        report_loss(hold);
         core_.client().raise(Event::Kind::hold_lost, core_.name, "too few of its members are still held");
     }
 
-    void tell_loss(HoldRecord& hold) noexcept {
-        if (hold.lost) core_.client().losses().tell(std::move(*hold.lost));
+    void report_loss(HoldRecord& hold) noexcept {
+        if (hold.lost) core_.client().losses().report(std::move(*hold.lost));
         hold.lost.reset();
     }
 

@@ -191,7 +191,7 @@ public:
             else
                 to->lost = std::move(lost);
         }
-        if (records_.has_lost(*to)) records_.tell_loss(*to);
+        if (records_.has_lost(*to)) records_.report_loss(*to);
     }
 
     // Removes the permits of an object from the record: it gives them back. Its tokens are not requested any more.

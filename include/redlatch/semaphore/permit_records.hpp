@@ -185,17 +185,17 @@ public:
                            [&](const PermitRecord& watch) { return watch.lost && watch.is_of(holder); });
     }
 
-    void tell_loss(PermitHolder& holder) noexcept {
-        if (holder.lost) session_.losses().tell(std::move(*holder.lost));
+    void report_loss(PermitHolder& holder) noexcept {
+        if (holder.lost) session_.losses().report(std::move(*holder.lost));
         holder.lost.reset();
     }
 
     // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
     void lose(PermitRecord& watch, const char* why) noexcept {
         watch.lost = true;
-        if (watch.holder) tell_loss(*watch.holder);
+        if (watch.holder) report_loss(*watch.holder);
         session_.count_lost_hold();
-        tell(watch.id, why);
+        report(watch.id, why);
     }
 
     // Returns true if there were such permits.
@@ -219,7 +219,7 @@ public:
     Clock::duration suspended() const noexcept { return suspended_; }
 
 private:
-    void tell(const PermitId& id, const char* why) noexcept try {
+    void report(const PermitId& id, const char* why) noexcept try {
         session_.raise(Event::Kind::hold_lost, key_, "permit " + id.text() + ": " + why);
     } catch (...) {
     }

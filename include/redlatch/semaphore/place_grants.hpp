@@ -33,7 +33,7 @@ public:
     void offer(bool has_place, const Wants& wants) {
         offered_.clear();
         for (const auto& want : wants)
-            if (want.served) std::erase_if(told_, [&](const Grant& grant) { return grant.ids == want.ids; });
+            if (want.served) std::erase_if(received_, [&](const Grant& grant) { return grant.ids == want.ids; });
         const auto first = std::find_if(wants.begin(), wants.end(), [](const auto& want) { return !want.served; });
         if (has_place && is_offering_ && std::all_of(wants.begin(), wants.end(), Protocol::may_be_granted) &&
             first != wants.end())
@@ -44,9 +44,9 @@ public:
     Offer withdraw() noexcept { return std::exchange(offered_, {}); }
 
     // Returns false if it makes no sense, or without memory for it: then the grant ends by itself.
-    bool told(std::string_view message) noexcept try {
+    bool receive(std::string_view message) noexcept try {
         auto grant = Grant::in(message);
-        if (grant) told_.push_back(std::move(*grant));
+        if (grant) received_.push_back(std::move(*grant));
         return grant.has_value();
     } catch (...) {
         return false;
@@ -55,10 +55,10 @@ public:
     // Returns the first one of which this is true.
     template <class Condition>
     std::optional<Grant> take(Condition condition) noexcept {
-        const auto found = std::find_if(told_.begin(), told_.end(), condition);
-        if (found == told_.end()) return std::nullopt;
+        const auto found = std::find_if(received_.begin(), received_.end(), condition);
+        if (found == received_.end()) return std::nullopt;
         std::optional<Grant> grant(std::move(*found));
-        told_.erase(found);
+        received_.erase(found);
         return grant;
     }
 
@@ -66,7 +66,7 @@ public:
 
 private:
     Offer offered_;
-    std::vector<Grant> told_;
+    std::vector<Grant> received_;
     bool is_offering_ = true;
     bool was_useless_ = false;
 };
@@ -79,7 +79,7 @@ struct NoGrants {
     Offer withdraw() noexcept { return {}; }
     template <class Wants>
     void offer(bool, const Wants&) {}
-    bool told(std::string_view) noexcept { return true; }
+    bool receive(std::string_view) noexcept { return true; }
 };
 
 template <class Protocol>

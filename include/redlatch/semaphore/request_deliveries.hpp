@@ -145,21 +145,21 @@ private:
                 report(*request, IdempotentSender::unknowable);
             else if (!is_void && classify(reply) != ReplyClass::answered)
                 report(*request, error_of(reply, core_.key()).what());
-            tell(*request, reply);
+            report(*request, reply);
             core_.lanes.give_back(request->request_id);
             pending_.remove(number);
             core_.task.has_changed();
             // The session may drop the state now.
             core_.session.timers().schedule(core_.task, Clock::now());
         } else {
-            if (classify(reply) == ReplyClass::refused) tell(*request, reply);
+            if (classify(reply) == ReplyClass::refused) report(*request, reply);
             pending_.failed(number, Clock::now());
         }
         core_.task.schedule();
     }
 
     // Tells the outcome to whom it may concern, once.
-    void tell(PendingRequest& request, const Reply& reply) const {
+    void report(PendingRequest& request, const Reply& reply) const {
         if (const auto answered = std::exchange(request.answered, nullptr))
             answered(classify(reply) == ReplyClass::answered ? std::error_code() : error_of(reply, core_.key()).code());
     }

@@ -226,8 +226,8 @@ public:
         if (!room_.queue.is_front(me)) return {NextStep::Kind::sleep};
         if (const Instant until = place_.asking_until(); now < until) return {NextStep::Kind::sleep, until};
         const QueueStep step = room_.queue.step(now);
-        if (step.ask || now >= place_.told_at()) return {NextStep::Kind::ask};
-        return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.told_at()), room_.is_receivable()};
+        if (step.ask || now >= place_.ask_at()) return {NextStep::Kind::ask};
+        return {NextStep::Kind::sleep, std::min(step.sleep_until, place_.ask_at()), room_.is_receivable()};
     }
 
     // Sends one request for the first callers in the queue, `me` among them. Some may leave meanwhile.

@@ -44,13 +44,13 @@ public:
     std::uint64_t begin() {
         if (is_asking_) {
             // Who asks under the number has been told, and asks again once it has its answer.
-            if (told_at_ <= Clock::now()) {
-                told_at_ = never;
+            if (ask_at_ <= Clock::now()) {
+                ask_at_ = never;
                 was_told_ = true;
             }
             return 0;
         }
-        told_at_ = never;
+        ask_at_ = never;
         is_queued_ = false;
         if (!is_used()) return 0;
         if (number_ == 0) number_ = core_.session.next_request();
@@ -65,7 +65,7 @@ public:
     void end(std::uint64_t number) noexcept {
         if (number == 0) return;
         is_asking_ = false;
-        if (std::exchange(was_told_, false)) told_at_ = Clock::now();
+        if (std::exchange(was_told_, false)) ask_at_ = Clock::now();
     }
 
     // Returns until when the others wait for the question that is under way; a time in the past if there is none. If its
@@ -129,7 +129,7 @@ public:
 
     // A grant was of no use: somebody asks.
     void grant_was_useless() noexcept {
-        told_at_ = Clock::now();
+        ask_at_ = Clock::now();
         grants_.was_useless();
     }
 
@@ -172,22 +172,22 @@ public:
     void message(std::unique_lock<std::mutex>& lock, std::string_view payload) {
         const std::string_view word = next_word(payload);
         // The place is over with a grant, whatever becomes of that.
-        if (word == "grant" && !grants_.told(payload)) {
+        if (word == "grant" && !grants_.receive(payload)) {
             is_queued_ = false;
-            told_at_ = Clock::now();
+            ask_at_ = Clock::now();
         }
         if (word != "look") return;
         const auto in = next_number<std::int64_t>(payload);
         const auto place = next_number<std::uint64_t>(payload);
         if (!in || !is_plausible(*in) || !place) return;
         if (*place == 0) is_queued_ = false;
-        told_at_ = std::min(told_at_, deadline_after(Clock::now(), Milliseconds(*in)));
+        ask_at_ = std::min(ask_at_, deadline_after(Clock::now(), Milliseconds(*in)));
         // The place of a question that arrived late.
         if (number_ == 0) leave(lock, *place, {});
     }
 
     // Returns when the representative has to ask, according to a message since the last question.
-    Instant told_at() const noexcept { return told_at_; }
+    Instant ask_at() const noexcept { return ask_at_; }
 
 private:
     static constexpr Milliseconds patience{500};
@@ -218,7 +218,7 @@ private:
     Subscription subscription_;
     GrantsOf<Protocol> grants_;
     std::uint64_t number_ = 0;  // of the place that it has, or may have; 0 for none
-    Instant told_at_ = never;
+    Instant ask_at_ = never;
     Instant asked_at_{};
     std::uint64_t late_ = 0;  // the number of the last question without an answer
     Instant late_until_{};    // when its take-back should have been delivered
@@ -255,7 +255,7 @@ public:
     void refused(std::unique_lock<std::mutex>&) {}
     bool ignores(std::string_view) const { return false; }
     void message(std::unique_lock<std::mutex>&, std::string_view) {}
-    Instant told_at() const noexcept { return never; }
+    Instant ask_at() const noexcept { return never; }
 
 private:
     const Protocol& protocol_;

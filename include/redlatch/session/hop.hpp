@@ -19,11 +19,11 @@ namespace detail {
 // thread.
 class [[nodiscard]] Hop {
 public:
-    explicit Hop(const Course& course) : course_(course) {}
+    explicit Hop(const RunContext& context) : context_(context) {}
     Hop(const Hop&) = delete;
     Hop& operator=(const Hop&) = delete;
 
-    bool await_ready() const noexcept { return course_.by == by_thread; }
+    bool await_ready() const noexcept { return context_.by == by_thread; }
 
     [[gnu::noinline]] void await_suspend(std::coroutine_handle<> coroutine) { hop(coroutine); }
 
@@ -45,7 +45,7 @@ private:
     void hop(std::coroutine_handle<> coroutine);
     static void dispatch(const AnyExecutor& executor, const std::shared_ptr<Ticket>& ticket);
 
-    const Course& course_;
+    const RunContext& context_;
     const std::shared_ptr<Waiting> waiting_ = std::make_shared<Waiting>();
     bool dropped_ = false;
 };

@@ -48,8 +48,8 @@ private:
 };
 
 REDLATCH_INLINE void Hop::hop(std::coroutine_handle<> coroutine) {
-    OperationHost& host = *course_.host;
-    const AnyExecutor* const executor = course_.executor;
+    OperationHost& host = *context_.host;
+    const AnyExecutor* const executor = context_.executor;
     const auto ticket = std::make_shared<Ticket>(host.completions(), coroutine, dropped_);
     const std::shared_ptr<Waiting> waiting = waiting_;
     try {

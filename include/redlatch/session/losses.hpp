@@ -78,7 +78,7 @@ public:
     }
 
     // Requests a stop on its tokens soon; without a thread, in end(). Any lock may be held.
-    void tell(LossSource lost) noexcept {
+    void report(LossSource lost) noexcept {
         const std::lock_guard lock(desk_->mutex);
         desk_->told.splice(desk_->told.end(), lost.all_);
         desk_->changed.notify_one();

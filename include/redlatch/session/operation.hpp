@@ -209,7 +209,7 @@ struct OperationAccess {
         return Operation<R>(std::move(running));
     }
 
-    // The same for work of which the result is that of the task that make(course) returns.
+    // The same for work of which the result is that of the task that make(context) returns.
     template <class R, class Make>
     static Operation<R> make_simple(std::shared_ptr<OperationHost> host, Make make, std::stop_token stop = {}) {
         return OperationAccess::make<R>(std::move(host), SimpleWork<R, Make>(std::move(make)), std::move(stop));

@@ -142,7 +142,7 @@ public:
     }
 
 private:
-    void make_task(const Course& course) override { task_.emplace(work_(course)); }
+    void make_task(const RunContext& context) override { task_.emplace(work_(context)); }
     void start_task() noexcept override { task_->start(*this); }
 
     void task_ended() noexcept override {
@@ -180,7 +180,7 @@ private:
 
     Work work_;
     bool has_result_ = false;  // True from the end of the task until the result is made
-    std::optional<std::invoke_result_t<Work&, const Course&>> task_;
+    std::optional<std::invoke_result_t<Work&, const RunContext&>> task_;
 };
 
 }  // namespace detail

@@ -86,8 +86,8 @@ public:
 protected:
     virtual ~UnderWay() = default;
 
-    // The task of the work. The course need not live longer than the call.
-    virtual void make_task(const Course& course) = 0;
+    // The task of the work. The context need not live longer than the call.
+    virtual void make_task(const RunContext& context) = 0;
     virtual void start_task() noexcept = 0;
 
     // Calls the completion.

@@ -48,7 +48,7 @@ struct Ending {
 };
 
 // How the work of an operation is done.
-struct Course {
+struct RunContext {
     std::stop_token stop{};                 // requested when the operation is given up
     WaitBy by = by_thread;                  // how it waits
     OperationHost* host = nullptr;          // the client, which lives as long as the task; null if a thread waits
@@ -56,7 +56,7 @@ struct Course {
 };
 
 // The work of an operation is an object that lives as long as the operation. It is used in this order:
-//   work(course)    makes the task, and copies what that needs of the course
+//   work(context)   makes the task, and copies what that needs of the context
 //   ended(answer)   takes what the task returned; throws if the work failed
 //   result(host)    makes the result, once. If nobody wants it any more, it is made and destroyed, which gives back
 //                   what it holds. Before that unwanted() is called, if the work has that.
@@ -66,7 +66,7 @@ class SimpleWork {
 public:
     explicit SimpleWork(Make make) : make_(std::move(make)) {}
 
-    Task<R> operator()(const Course& course) { return make_(course); }
+    Task<R> operator()(const RunContext& context) { return make_(context); }
     template <class Answer>
     void ended(Answer&& answer) {
         answer_.emplace(std::forward<Answer>(answer));
@@ -92,8 +92,8 @@ void end_work(Work& work, Take take) {
 // Does the work on this thread, which waits. Returns the result.
 template <class Work>
 auto do_here(Work& work, const std::shared_ptr<OperationHost>& host, std::stop_token stop) {
-    const Course course{std::move(stop)};
-    end_work(work, [&] { return work(course).run(); });
+    const RunContext context{std::move(stop)};
+    end_work(work, [&] { return work(context).run(); });
     return work.result(host);
 }
 

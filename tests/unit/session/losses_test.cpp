@@ -37,7 +37,7 @@ struct Mortal final : BackgroundTask {
             --failures;
             throw std::bad_alloc();
         }
-        if (lost) losses.tell(std::move(*lost));
+        if (lost) losses.report(std::move(*lost));
         lost.reset();
         thread = std::this_thread::get_id();
         expired = now;
@@ -65,7 +65,7 @@ struct Held final : NamedState {
 
     void on_timer(Instant, Instant, std::vector<Renewal>&) override {}
     void abandon() noexcept override {
-        owner.losses().tell(std::move(*lost));
+        owner.losses().report(std::move(*lost));
         lost.reset();
     }
 
@@ -175,8 +175,8 @@ TEST_CASE("a callback runs without any lock of the library, and may report furth
     LossSource second;
     std::promise<std::thread::id> told;
     const std::stop_callback on_second{second.get_token(), [&] { told.set_value(std::this_thread::get_id()); }};
-    const std::stop_callback on_first{first.get_token(), [&] { losses.tell(std::move(second)); }};
-    losses.tell(std::move(first));
+    const std::stop_callback on_first{first.get_token(), [&] { losses.report(std::move(second)); }};
+    losses.report(std::move(first));
     CHECK(told.get_future().get() != std::this_thread::get_id());
 }
 
@@ -190,7 +190,7 @@ TEST_CASE("the destructor reports the remaining losses, whether the thread was s
             for (int i = 0; i < 100; ++i) {
                 LossSource lost;
                 tokens.push_back(lost.get_token());
-                losses.tell(std::move(lost));
+                losses.report(std::move(lost));
             }
         }
         for (const std::stop_token& token : tokens) CHECK(token.stop_requested());
@@ -209,7 +209,7 @@ TEST_CASE("the destructor waits for the running callback") {
                                       go_on.get_future().get();
                                       finished = true;
                                   }};
-    losses->tell(std::move(lost));
+    losses->report(std::move(lost));
     running.get_future().get();
     auto gone = std::async(std::launch::async, [&] { losses.reset(); });
     CHECK(gone.wait_for(20ms) == std::future_status::timeout);
@@ -227,10 +227,10 @@ TEST_CASE("a callback may destroy the object that calls it, and the other losses
     auto done = told.get_future();
     const std::stop_callback on_second{second.get_token(), [&] { told.set_value(); }};
     const std::stop_callback on_first{first.get_token(), [&] {
-                                          losses->tell(std::move(second));
+                                          losses->report(std::move(second));
                                           losses.reset();
                                       }};
-    losses->tell(std::move(first));
+    losses->report(std::move(first));
     done.get();
 }
 
