@@ -257,7 +257,7 @@ private:
     Validity first_validity(Clock::time_point valid_until) const {
         const auto left = std::chrono::floor<Milliseconds>(valid_until - Clock::now());
         const BootTime ends = boot_time_of(valid_until);
-        if (left > wanted_length() / 2) return {ends, margin_of(wanted_length()), arguments_.grace};
+        if (left > wanted_length() / 10 * 9) return {ends, margin_of(wanted_length()), arguments_.grace};
         return {ends, margin_of(left), std::clamp(left / 10, Milliseconds(0), arguments_.grace)};
     }
 

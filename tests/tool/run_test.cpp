@@ -252,13 +252,15 @@ struct HandOn {
 
 TEST_CASE("a lock that another run hands on is kept until the command has ended, whatever its kind, lease and grace") {
     std::list<HandOn> all;
-    for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{{},
-                                                                                         {"--fair"},
-                                                                                         {"--exclusive"},
-                                                                                         {"--permits", "1"},
-                                                                                         {"--lease", "8s"},
-                                                                                         {"--grace", "1s"},
-                                                                                         {"--at-most", "50s"}})
+    for (const std::vector<std::string>& options :
+         std::vector<std::vector<std::string>>{{},
+                                               {"--fair"},
+                                               {"--exclusive"},
+                                               {"--permits", "1"},
+                                               {"--lease", "8s"},
+                                               {"--grace", "1s"},
+                                               {"--lease", "3s", "--grace", "1400ms"},
+                                               {"--at-most", "50s"}})
         all.emplace_back(options);
     for (HandOn& one : all) one.first.process.signal(SIGTERM);
     for (HandOn& one : all) {
