@@ -259,7 +259,7 @@ TEST_CASE("a lock that another run hands on is kept until the command has ended,
                                                {"--permits", "1"},
                                                {"--lease", "8s"},
                                                {"--grace", "1s"},
-                                               {"--lease", "3s", "--grace", "1400ms"},
+                                               {"--lease", "3900ms", "--grace", "1400ms"},
                                                {"--at-most", "50s"}})
         all.emplace_back(options);
     for (HandOn& one : all) one.first.process.signal(SIGTERM);
