@@ -243,7 +243,7 @@ private:
             if (const auto now_until = grip.valid_until();
                 !is_lost && now_until != valid_until && now_until != Clock::time_point::min()) {
                 valid_until = now_until;
-                validity = {boot_time_of(valid_until), margin_of(wanted_length()), arguments_.grace};
+                validity = validity_of(valid_until);
                 guardian_.keep(validity.kept_until());
             }
             if (!code && boot_time_now() >= validity.last_kill_at()) guardian_.kill_group();
@@ -255,10 +255,16 @@ private:
 
     // A lock that another process handed on has a short lease until its first renewal, which leaves little time for both.
     Validity first_validity(Clock::time_point valid_until) const {
+        Validity validity = validity_of(valid_until);
         const auto left = std::chrono::floor<Milliseconds>(valid_until - Clock::now());
-        const BootTime ends = boot_time_of(valid_until);
-        if (left > wanted_length() / 10 * 9) return {ends, margin_of(wanted_length()), arguments_.grace};
-        return {ends, margin_of(left), std::clamp(left / 10, Milliseconds(0), arguments_.grace)};
+        if (left > wanted_length() / 10 * 9) return validity;
+        validity.margin = margin_of(left);
+        validity.grace = std::clamp(left / 10, Milliseconds(0), arguments_.grace);
+        return validity;
+    }
+
+    Validity validity_of(Clock::time_point valid_until) const {
+        return {boot_time_of(valid_until), margin_of(wanted_length()), arguments_.grace};
     }
 
     Milliseconds wanted_length() const {

@@ -387,6 +387,16 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
     return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
 }
 
+namespace detail {
+
+// Returns how long to wait before a renewal without a reply is sent again: a lost message costs only a fraction of the lease,
+// and at most a quarter of what is left of it. The lease of a grant is short at first.
+inline Milliseconds renewal_pause(Milliseconds lease, Clock::duration left = Clock::duration::max()) {
+    return std::max(Milliseconds(10), std::min(lease / 60, std::chrono::floor<Milliseconds>(left) / 4));
+}
+
+}  // namespace detail
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
 
@@ -7437,8 +7447,8 @@ private:
 // Parks one thread at a place until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on
 // which a woken thread would block again. Elsewhere it is a condition variable.
 //
-// On Linux the owner may destroy the parker as soon as it reads `finished`: mark() does not access it after it has
-// stored that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
+// On Linux the owner may destroy the parker as soon as it reads `finished`: mark() does not access it after it has stored
+// that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
 // returned `finished`.
 class ThreadParker {
 public:
@@ -15442,7 +15452,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
-// uses them. It stops to do so when its user turns out to have no right to them.
+// uses them. It stops doing so when its user turns out to have no right to them.
 class QueueKeys {
 public:
     QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)
@@ -15837,7 +15847,7 @@ private:
             if (record == records_.end()) continue;
             record->renewing = false;
             if (!whole || !reply.elements[i].is_integer()) {
-                record->renew_at = Clock::now() + std::max(Milliseconds(10), record->lease / 60);
+                record->renew_at = Clock::now() + renewal_pause(record->lease);
             } else if (reply.elements[i].integer != 1) {
                 records_.erase(record);
                 is_any_gone = true;
@@ -18552,15 +18562,14 @@ struct HoldRecord {
         check_at = never;
     }
 
-    // Records a renewal without a reply. It is sent again soon: within a quarter of what is left, because the lease of a grant
-    // is short at first.
+    // Records a renewal or a query without a reply. It is sent again soon.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
         unanswered(now + watchdog_timeout);
-        const auto left = std::chrono::floor<Milliseconds>(valid_until - now);
-        const Milliseconds pause = watchdog_timeout / 60;
-        (watched() ? renew_at : check_at) =
-            now + std::max(Milliseconds(10), watched() ? std::min(pause, left / 4) : pause);
+        if (watched())
+            renew_at = now + renewal_pause(watchdog_timeout, valid_until - now);
+        else
+            check_at = now + renewal_pause(watchdog_timeout);
     }
 
     // Records that a command got no reply, which may have given the hold a lease until then.
@@ -28787,7 +28796,7 @@ public:
     }
 
     // Reports all holds as lost: their supervision ends.
-    void tell_losses() noexcept {
+    void report_losses() noexcept {
         for (HoldRecord& hold : holds_) report_loss(hold);
     }
 
@@ -29538,7 +29547,7 @@ public:
         core_.closing.request_stop();
         {
             std::unique_lock lock(core_.mutex);
-            holds_.tell_losses();
+            holds_.report_losses();
             // Operations that were served before are holds of objects now.
             core_.idle.wait(lock, [this] { return core_.acquiring == 0; });
         }
@@ -31457,7 +31466,7 @@ struct PermitRecord {
 
 // Permits that were removed from the watchdog.
 struct UnwatchedPermits {
-    std::vector<PermitRecord> watches;
+    std::vector<PermitRecord> permits;
     Clock::duration suspended;  // what their deadlines were computed with
 };
 
@@ -31507,11 +31516,11 @@ public:
     // Returns the permits that are due until then, in batches of at most `most`, and marks their renewals as in flight until
     // `ends`.
     std::vector<PermitBatch> take_due(Instant until, std::size_t most, Instant ends) {
-        const auto is_due = [until](const PermitRecord& watch) { return watch.next_deadline() <= until; };
+        const auto is_due = [until](const PermitRecord& permit) { return permit.next_deadline() <= until; };
         std::vector<PermitBatch> batches;
-        for (const PermitRecord& watch : records_) {
-            if (!is_due(watch)) continue;
-            const PermitRenewal kind = watch.renewal();
+        for (const PermitRecord& permit : records_) {
+            if (!is_due(permit)) continue;
+            const PermitRenewal kind = permit.renewal();
             // The latest batch of a kind is the one that is not full.
             auto open =
                 std::find_if(batches.rbegin(), batches.rend(), [&](const PermitBatch& b) { return b.kind == kind; });
@@ -31519,13 +31528,13 @@ public:
                 batches.push_back({kind, {}});
                 open = batches.rbegin();
             }
-            open->ids.push_back(watch.id);
+            open->ids.push_back(permit.id);
         }
         // From here on nothing needs memory.
-        for (PermitRecord& watch : records_) {
-            if (!is_due(watch)) continue;
-            watch.renewing = true;
-            watch.renewal_ends = ends;
+        for (PermitRecord& permit : records_) {
+            if (!is_due(permit)) continue;
+            permit.renewing = true;
+            permit.renewal_ends = ends;
         }
         return batches;
     }
@@ -31535,7 +31544,7 @@ public:
         for (std::size_t i = 0; i < records_.size(); ++i) {
             const std::size_t at = find_next_ < records_.size() ? find_next_ : 0;
             find_next_ = at + 1;
-            if (PermitRecord& watch = records_[at]; !watch.lost && watch.id == id) return &watch;
+            if (PermitRecord& permit = records_[at]; !permit.lost && permit.id == id) return &permit;
         }
         return nullptr;
     }
@@ -31546,13 +31555,13 @@ public:
         const Clock::duration grown = suspended_since(suspended_);
         if (grown == Clock::duration::zero()) return false;
         suspended_ += grown;
-        for (PermitRecord& watch : records_) watch.come_nearer(grown);
+        for (PermitRecord& permit : records_) permit.come_nearer(grown);
         return true;
     }
 
     bool has_lost(const PermitHolder& holder) const noexcept {
         return std::any_of(records_.begin(), records_.end(),
-                           [&](const PermitRecord& watch) { return watch.lost && watch.is_of(holder); });
+                           [&](const PermitRecord& permit) { return permit.lost && permit.is_of(holder); });
     }
 
     void report_loss(PermitHolder& holder) noexcept {
@@ -31561,20 +31570,20 @@ public:
     }
 
     // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
-    void lose(PermitRecord& watch, const char* why) noexcept {
-        watch.lost = true;
-        if (watch.holder) report_loss(*watch.holder);
+    void lose(PermitRecord& permit, const char* why) noexcept {
+        permit.lost = true;
+        if (permit.holder) report_loss(*permit.holder);
         session_.count_lost_hold();
-        report(watch.id, why);
+        report(permit.id, why);
     }
 
     // Returns true if there were such permits.
     template <class Condition>
     bool lose_if(Condition condition, const char* why) {
         bool some = false;
-        for (PermitRecord& watch : records_) {
-            if (watch.lost || !condition(watch)) continue;
-            lose(watch, why);
+        for (PermitRecord& permit : records_) {
+            if (permit.lost || !condition(permit)) continue;
+            lose(permit, why);
             some = true;
         }
         erase_lost();
@@ -31582,7 +31591,7 @@ public:
     }
 
     void erase_lost() {
-        std::erase_if(records_, [](const PermitRecord& watch) { return watch.lost && !watch.holder; });
+        std::erase_if(records_, [](const PermitRecord& permit) { return permit.lost && !permit.holder; });
     }
 
     // For how long the machine had been suspended when the deadlines were computed.
@@ -31693,12 +31702,10 @@ private:
         core_.task.schedule();
     }
 
-    // Returns how long to wait with the next renewal or query if one was not answered: only for a quarter of what is left,
-    // because the lease of a grant is short at first.
+    // Returns how long to wait with the next renewal or query if one was not answered.
     Milliseconds pause_after(const PermitRecord& permit) const {
-        const Milliseconds lease = permit.watched ? permit.lease : core_.session.options().watchdog_timeout;
-        const auto left = std::chrono::floor<Milliseconds>(permit.valid_until - Clock::now());
-        return std::max(Milliseconds(10), permit.watched ? std::min(lease / 60, left / 4) : lease / 60);
+        if (permit.watched) return renewal_pause(permit.lease, permit.valid_until - Clock::now());
+        return renewal_pause(core_.session.options().watchdog_timeout);
     }
 
     CoreOf<PermitProtocol>& core_;
@@ -31766,7 +31773,7 @@ public:
         const std::lock_guard lock(core_.mutex);
         records_.check_suspension();
         const Clock::duration slept = records_.suspended() - were.suspended;
-        for (PermitRecord was : were.watches) {
+        for (PermitRecord was : were.permits) {
             was.renewing = was.changing = false;
             was.come_nearer(slept);
             // The lease may be shorter than before by now.
@@ -31952,6 +31959,7 @@ public:
                 record(want, until, sent.as_of_now() + want.lease.length / 3);
             }
         }
+        look_after_records();
         if (!too_late.empty()) deliveries_.give_back(lock, core_.protocol, std::move(too_late));
     }
 
@@ -31973,6 +31981,7 @@ public:
         const Instant since = *granted, until = redlatch::valid_until(since, grant.lease);
         if (now >= until) return false;
         record(want, until, since + grant.lease / 3);
+        look_after_records();
         want.served = true;
         return true;
     } catch (...) {
@@ -32028,6 +32037,10 @@ private:
         if (!watched) renew_at = never;
         for (const PermitId& id : want.ids)
             records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+    }
+
+    void look_after_records() {
+        if (records_.empty()) return;
         core_.task.schedule();
         core_.session.start_background();
     }
@@ -32036,11 +32049,11 @@ private:
     UnwatchedPermits take_off(std::span<const PermitId> ids) {
         records_.check_suspension();
         UnwatchedPermits were{{}, records_.suspended()};
-        were.watches.reserve(records_.size());
+        were.permits.reserve(records_.size());
         AmongPermits among(ids);
         for (PermitRecord& permit : records_) {
             if (permit.lost || !among(permit.id)) continue;
-            were.watches.push_back(permit);
+            were.permits.push_back(permit);
             permit.watched = false;
             permit.ask_at = never;
         }

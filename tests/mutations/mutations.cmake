@@ -1419,7 +1419,7 @@ mutate(renewal_prolongs_the_new_lease permit_expirable_semaphore.ipp
 
 # The object of a lost permit does not notice that.
 mutate(permits_lost_in_silence semaphore/permit_records.hpp
-    "if (watch.holder) report_loss(*watch.holder);"
+    "if (permit.holder) report_loss(*permit.holder);"
     ""
     "integration/permits_lost")
 
@@ -1449,14 +1449,14 @@ mutate(release_forgets_a_renewal lock/releases.hpp
 
 # The renewal of a grant that fails once is sent again when most of its short lease is over.
 mutate(grant_renewed_again_too_late lock/hold_table.hpp
-    "watched() ? std::min(pause, left / 4) : pause"
-    "pause"
+    "renewal_pause(watchdog_timeout, valid_until - now)"
+    "renewal_pause(watchdog_timeout)"
     "unit/hold_table")
 
 # Permits whose renewal was not sent are due again at once.
 mutate(unsent_renewal_without_a_pause semaphore/permit_renewals.hpp
-    "return std::max(Milliseconds(10), permit.watched ? std::min(lease / 60, left / 4) : lease / 60);"
-    "return Milliseconds(lease.count() * 0);"
+    "return renewal_pause(permit.lease, permit.valid_until - Clock::now());"
+    "return Milliseconds(0);"
     "unit/permit_expirable")
 
 # An object does not report the loss of a permit that it got by a split; the other one does.

@@ -188,5 +188,15 @@ inline Instant valid_until(Instant sent, Milliseconds lease) {
     return sent + lease - std::chrono::duration_cast<Clock::duration>(lease) / 500;
 }
 
+namespace detail {
+
+// Returns how long to wait before a renewal without a reply is sent again: a lost message costs only a fraction of the lease,
+// and at most a quarter of what is left of it. The lease of a grant is short at first.
+inline Milliseconds renewal_pause(Milliseconds lease, Clock::duration left = Clock::duration::max()) {
+    return std::max(Milliseconds(10), std::min(lease / 60, std::chrono::floor<Milliseconds>(left) / 4));
+}
+
+}  // namespace detail
+
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -122,15 +122,14 @@ struct HoldRecord {
         check_at = never;
     }
 
-    // Records a renewal without a reply. It is sent again soon: within a quarter of what is left, because the lease of a grant
-    // is short at first.
+    // Records a renewal or a query without a reply. It is sent again soon.
     void renewal_failed(Instant now, Milliseconds watchdog_timeout) {
         renewing = false;
         unanswered(now + watchdog_timeout);
-        const auto left = std::chrono::floor<Milliseconds>(valid_until - now);
-        const Milliseconds pause = watchdog_timeout / 60;
-        (watched() ? renew_at : check_at) =
-            now + std::max(Milliseconds(10), watched() ? std::min(pause, left / 4) : pause);
+        if (watched())
+            renew_at = now + renewal_pause(watchdog_timeout, valid_until - now);
+        else
+            check_at = now + renewal_pause(watchdog_timeout);
     }
 
     // Records that a command got no reply, which may have given the hold a lease until then.

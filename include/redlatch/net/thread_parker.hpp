@@ -71,8 +71,8 @@ private:
 // Parks one thread at a place until another one notifies it by a word. On Linux this is a futex: it needs no mutex, on
 // which a woken thread would block again. Elsewhere it is a condition variable.
 //
-// On Linux the owner may destroy the parker as soon as it reads `finished`: mark() does not access it after it has
-// stored that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
+// On Linux the owner may destroy the parker as soon as it reads `finished`: mark() does not access it after it has stored
+// that. The place must live until all wake-ups are over. Elsewhere the owner may destroy the parker only after park() has
 // returned `finished`.
 class ThreadParker {
 public:

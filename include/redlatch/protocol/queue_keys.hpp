@@ -16,7 +16,7 @@ inline namespace REDLATCH_ABI {
 namespace detail {
 
 // The keys of the queue in which clients wait for a lock on the server (scripts/lock_queue.hpp), and whether this client
-// uses them. It stops to do so when its user turns out to have no right to them.
+// uses them. It stops doing so when its user turns out to have no right to them.
 class QueueKeys {
 public:
     QueueKeys(bool wanted, NativeCommands& native, NativeCommands::Queue of, std::string queue, std::string places)

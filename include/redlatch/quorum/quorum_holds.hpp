@@ -246,7 +246,7 @@ public:
     }
 
     // Reports all holds as lost: their supervision ends.
-    void tell_losses() noexcept {
+    void report_losses() noexcept {
         for (HoldRecord& hold : holds_) report_loss(hold);
     }
 

@@ -47,7 +47,7 @@ public:
         core_.closing.request_stop();
         {
             std::unique_lock lock(core_.mutex);
-            holds_.tell_losses();
+            holds_.report_losses();
             // Operations that were served before are holds of objects now.
             core_.idle.wait(lock, [this] { return core_.acquiring == 0; });
         }

@@ -78,7 +78,7 @@ public:
         const std::lock_guard lock(core_.mutex);
         records_.check_suspension();
         const Clock::duration slept = records_.suspended() - were.suspended;
-        for (PermitRecord was : were.watches) {
+        for (PermitRecord was : were.permits) {
             was.renewing = was.changing = false;
             was.come_nearer(slept);
             // The lease may be shorter than before by now.
@@ -264,6 +264,7 @@ public:
                 record(want, until, sent.as_of_now() + want.lease.length / 3);
             }
         }
+        look_after_records();
         if (!too_late.empty()) deliveries_.give_back(lock, core_.protocol, std::move(too_late));
     }
 
@@ -285,6 +286,7 @@ public:
         const Instant since = *granted, until = redlatch::valid_until(since, grant.lease);
         if (now >= until) return false;
         record(want, until, since + grant.lease / 3);
+        look_after_records();
         want.served = true;
         return true;
     } catch (...) {
@@ -340,6 +342,10 @@ private:
         if (!watched) renew_at = never;
         for (const PermitId& id : want.ids)
             records_.add({id, until, renew_at, watched, want.lease.length, want.replication, want.holder});
+    }
+
+    void look_after_records() {
+        if (records_.empty()) return;
         core_.task.schedule();
         core_.session.start_background();
     }
@@ -348,11 +354,11 @@ private:
     UnwatchedPermits take_off(std::span<const PermitId> ids) {
         records_.check_suspension();
         UnwatchedPermits were{{}, records_.suspended()};
-        were.watches.reserve(records_.size());
+        were.permits.reserve(records_.size());
         AmongPermits among(ids);
         for (PermitRecord& permit : records_) {
             if (permit.lost || !among(permit.id)) continue;
-            were.watches.push_back(permit);
+            were.permits.push_back(permit);
             permit.watched = false;
             permit.ask_at = never;
         }

@@ -87,7 +87,7 @@ struct PermitRecord {
 
 // Permits that were removed from the watchdog.
 struct UnwatchedPermits {
-    std::vector<PermitRecord> watches;
+    std::vector<PermitRecord> permits;
     Clock::duration suspended;  // what their deadlines were computed with
 };
 
@@ -137,11 +137,11 @@ public:
     // Returns the permits that are due until then, in batches of at most `most`, and marks their renewals as in flight until
     // `ends`.
     std::vector<PermitBatch> take_due(Instant until, std::size_t most, Instant ends) {
-        const auto is_due = [until](const PermitRecord& watch) { return watch.next_deadline() <= until; };
+        const auto is_due = [until](const PermitRecord& permit) { return permit.next_deadline() <= until; };
         std::vector<PermitBatch> batches;
-        for (const PermitRecord& watch : records_) {
-            if (!is_due(watch)) continue;
-            const PermitRenewal kind = watch.renewal();
+        for (const PermitRecord& permit : records_) {
+            if (!is_due(permit)) continue;
+            const PermitRenewal kind = permit.renewal();
             // The latest batch of a kind is the one that is not full.
             auto open =
                 std::find_if(batches.rbegin(), batches.rend(), [&](const PermitBatch& b) { return b.kind == kind; });
@@ -149,13 +149,13 @@ public:
                 batches.push_back({kind, {}});
                 open = batches.rbegin();
             }
-            open->ids.push_back(watch.id);
+            open->ids.push_back(permit.id);
         }
         // From here on nothing needs memory.
-        for (PermitRecord& watch : records_) {
-            if (!is_due(watch)) continue;
-            watch.renewing = true;
-            watch.renewal_ends = ends;
+        for (PermitRecord& permit : records_) {
+            if (!is_due(permit)) continue;
+            permit.renewing = true;
+            permit.renewal_ends = ends;
         }
         return batches;
     }
@@ -165,7 +165,7 @@ public:
         for (std::size_t i = 0; i < records_.size(); ++i) {
             const std::size_t at = find_next_ < records_.size() ? find_next_ : 0;
             find_next_ = at + 1;
-            if (PermitRecord& watch = records_[at]; !watch.lost && watch.id == id) return &watch;
+            if (PermitRecord& permit = records_[at]; !permit.lost && permit.id == id) return &permit;
         }
         return nullptr;
     }
@@ -176,13 +176,13 @@ public:
         const Clock::duration grown = suspended_since(suspended_);
         if (grown == Clock::duration::zero()) return false;
         suspended_ += grown;
-        for (PermitRecord& watch : records_) watch.come_nearer(grown);
+        for (PermitRecord& permit : records_) permit.come_nearer(grown);
         return true;
     }
 
     bool has_lost(const PermitHolder& holder) const noexcept {
         return std::any_of(records_.begin(), records_.end(),
-                           [&](const PermitRecord& watch) { return watch.lost && watch.is_of(holder); });
+                           [&](const PermitRecord& permit) { return permit.lost && permit.is_of(holder); });
     }
 
     void report_loss(PermitHolder& holder) noexcept {
@@ -191,20 +191,20 @@ public:
     }
 
     // Needs no memory but for the event. The caller removes the permit from the record if no object has it.
-    void lose(PermitRecord& watch, const char* why) noexcept {
-        watch.lost = true;
-        if (watch.holder) report_loss(*watch.holder);
+    void lose(PermitRecord& permit, const char* why) noexcept {
+        permit.lost = true;
+        if (permit.holder) report_loss(*permit.holder);
         session_.count_lost_hold();
-        report(watch.id, why);
+        report(permit.id, why);
     }
 
     // Returns true if there were such permits.
     template <class Condition>
     bool lose_if(Condition condition, const char* why) {
         bool some = false;
-        for (PermitRecord& watch : records_) {
-            if (watch.lost || !condition(watch)) continue;
-            lose(watch, why);
+        for (PermitRecord& permit : records_) {
+            if (permit.lost || !condition(permit)) continue;
+            lose(permit, why);
             some = true;
         }
         erase_lost();
@@ -212,7 +212,7 @@ public:
     }
 
     void erase_lost() {
-        std::erase_if(records_, [](const PermitRecord& watch) { return watch.lost && !watch.holder; });
+        std::erase_if(records_, [](const PermitRecord& permit) { return permit.lost && !permit.holder; });
     }
 
     // For how long the machine had been suspended when the deadlines were computed.

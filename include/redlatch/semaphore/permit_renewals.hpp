@@ -101,12 +101,10 @@ private:
         core_.task.schedule();
     }
 
-    // Returns how long to wait with the next renewal or query if one was not answered: only for a quarter of what is left,
-    // because the lease of a grant is short at first.
+    // Returns how long to wait with the next renewal or query if one was not answered.
     Milliseconds pause_after(const PermitRecord& permit) const {
-        const Milliseconds lease = permit.watched ? permit.lease : core_.session.options().watchdog_timeout;
-        const auto left = std::chrono::floor<Milliseconds>(permit.valid_until - Clock::now());
-        return std::max(Milliseconds(10), permit.watched ? std::min(lease / 60, left / 4) : lease / 60);
+        if (permit.watched) return renewal_pause(permit.lease, permit.valid_until - Clock::now());
+        return renewal_pause(core_.session.options().watchdog_timeout);
     }
 
     CoreOf<PermitProtocol>& core_;

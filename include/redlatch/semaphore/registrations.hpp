@@ -127,7 +127,7 @@ private:
             if (record == records_.end()) continue;
             record->renewing = false;
             if (!whole || !reply.elements[i].is_integer()) {
-                record->renew_at = Clock::now() + std::max(Milliseconds(10), record->lease / 60);
+                record->renew_at = Clock::now() + renewal_pause(record->lease);
             } else if (reply.elements[i].integer != 1) {
                 records_.erase(record);
                 is_any_gone = true;
