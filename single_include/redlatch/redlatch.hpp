@@ -20250,6 +20250,11 @@ local function no_lease() return redis.error_reply('WRONGTYPE the key has no lea
 // command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
 // of.
 //
+// PEXPIRE comes after all writes to the hash. Some servers (Redis 7.0) read the clock twice in it: of a lease of a few ms
+// nothing may be left at the second time, so PEXPIRE deletes the key, and a later write would create it without a lease.
+// For the same reason the earlier lease is restored last: as the `tidy` of the first change. Redis refuses HINCRBY and HSET
+// when its memory is full, unless the script has written before: HDEL is always allowed, even of a field that nobody has.
+//
 // A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
 // error. The waiters ask again when the lease would have ended.
 namespace redlatch {
@@ -20280,36 +20285,37 @@ local function enter_again(lock, owner, current, count, lease)
 end
 )lua"};
 
+inline constexpr ScriptText earlier_lease{R"lua(
+-- Restores a lease of which `left` ms are left.
+local function earlier_lease(lock, left) return left >= 0 and {'pexpire', lock, math.max(left, 1)} end
+)lua"};
+
 inline constexpr ScriptText fewer_levels{R"lua(
 -- The same with fewer levels. Returns -1 = still held, or the error.
 local function leave_level(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
-    -- In the last millisecond of a lease the TTL is 0. PEXPIRE with 0 deletes the key, and HINCRBY creates it without one.
-    local changes = {{'pexpire', lock, math.max(1, left, lease), undo = left > 0 and {'pexpire', lock, left}}}
-    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
+    local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)}}
+    if current ~= count then
+        table.insert(changes, {'hincrby', lock, owner, count - current,
+                               undo = {'hincrby', lock, owner, current - count}})
+    end
+    if left < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
     return all_or_none(changes) or -1
 end
 )lua"};
 
 inline constexpr ScriptText next_owner{R"lua(
--- Restores the hold of the owner, whatever was written since.
-local function put_back(lock, owner, count, left)
-    redis.pcall('del', lock)
-    redis.pcall('hset', lock, owner, count)
-    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
-end
--- Puts the next owner in the owner's place. Returns nil, or the error.
-local function replace(lock, owner, count, successor, lease, left)
-    redis.call('pexpire', lock, lease)
-    local reply = redis.pcall('hincrby', lock, successor, '1')
-    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
-    if type(reply) ~= 'table' then return nil end
-    put_back(lock, owner, count, left)
-    return reply
+-- Puts the next owner in the owner's place. `last`: a change that is made after that, if any. Returns nil, or the error.
+local function replace(lock, owner, count, successor, lease, left, last)
+    return all_or_none({{'hdel', lock, '', tidy = earlier_lease(lock, left)},
+                        {'hincrby', lock, successor, '1', undo = {'hdel', lock, successor}},
+                        {'hdel', lock, owner, undo = {'hincrby', lock, owner, count}},
+                        {'pexpire', lock, lease},
+                        last})
 end
 )lua"};
 
-// Follows next_owner.
+// Follows `replacing`.
 inline constexpr ScriptText staying{R"lua(
 -- Leaves the lock taken by the successor, for `rest` ms at most and never for longer than by the owner. Returns nil or the
 -- error, the new lease, and the earlier one.
@@ -20321,7 +20327,8 @@ end
 )lua"};
 
 inline constexpr ScriptText levels{joined<first_level, more_levels>};
-inline constexpr ScriptText leaving_levels{joined<all_or_none, fewer_levels>};
+inline constexpr ScriptText leaving_levels{joined<all_or_none, earlier_lease, fewer_levels>};
+inline constexpr ScriptText replacing{joined<all_or_none, earlier_lease, next_owner>};
 
 }  // namespace scripts::parts
 }  // namespace detail
@@ -20336,7 +20343,7 @@ inline constexpr ScriptText leaving_levels{joined<all_or_none, fewer_levels>};
 // command names a hold that is gone, and does nothing.
 //
 // Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
-// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
+// renewing must always succeed, so they begin with HDEL, DEL or PEXPIRE. Arguments of redis.call are strings even for
 // numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -20445,9 +20452,9 @@ inline constexpr ScriptText rlock_acquire =
 inline constexpr ScriptText rlock_release = joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
 inline constexpr ScriptText rlock_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
-inline constexpr ScriptText rlock_hand_over = joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr ScriptText rlock_hand_over = joined<parts::wanted_until, parts::replacing, parts::rlock_hand_over>;
 inline constexpr ScriptText rlock_stay =
-    joined<parts::wanted_until, parts::next_owner, parts::staying, parts::rlock_stay>;
+    joined<parts::wanted_until, parts::replacing, parts::staying, parts::rlock_stay>;
 inline constexpr ScriptText rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
 
 inline constexpr ScriptText rlock_remaining_lease{R"lua(
@@ -20464,13 +20471,13 @@ inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
     "9177ae7e76a78db8bb54f124515935c85c1eef43"};
 template <>
 inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "34c7e72866f0ee9068f0627a9613d8580991f7f6"};
+    "389ea614811a74db5d3c2805fb67e0a4a7b8656e"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "faf5358c1d5b7323914b93f0f1bdf3fffba06b22"};
+    "109bfa52293af21a427618336e1544d01b0c89b1"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "e92178b6265c6cf8e5d9ccafffef57fa1583f726"};
+    "27aeb79a3a0547661f5a307f5cf7ed74b6003d02"};
 template <>
 inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
@@ -20479,7 +20486,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 template <>
 inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
-    "6ad159a14c416cb1ad1a6e1504c8721a5d9e861d"};
+    "54f3303117fcf83f86ff965a2ff0e6816af60692"};
 // clang-format on
 
 }  // namespace detail
@@ -25479,8 +25486,9 @@ inline constexpr ScriptText fair_acquire =
            parts::fair_queue, parts::no_lease, parts::more_levels, parts::fair_acquire>;
 inline constexpr ScriptText fair_release =
     joined<parts::wanted_until, parts::fair_keys, parts::fair_release_free, parts::all_or_none, parts::fair_queue,
-           parts::fair_hand_on, parts::fewer_levels, parts::fair_release>;
-inline constexpr ScriptText fair_stay = parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
+           parts::fair_hand_on, parts::earlier_lease, parts::fewer_levels, parts::fair_release>;
+inline constexpr ScriptText fair_stay =
+    parts::with_fair_queue<parts::earlier_lease, parts::next_owner, parts::staying, parts::fair_stay>;
 inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_hand_on, parts::fair_leave>;
 inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_hand_on, parts::fair_refresh>;
 
@@ -25498,10 +25506,10 @@ inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
     "f983ef5aab53fd3602ddfcb643144da4b520a054"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "3ffe712bb6822b08d61adde64c6fafaeef54271a"};
+    "f580d6524fca7c121bfdfdb43c53aa3e9c919342"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "c99193846f757745a8cc646aa048fff94248bd4e"};
+    "3c1ca4bbc94eafd9422b45163af10d2293ef53f9"};
 // clang-format on
 
 }  // namespace detail
@@ -26316,13 +26324,9 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = counter and next_token(counter)
 if counter and not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left)
+local draw = counter and {'set', counter, string.format('%.0f', token)} or nil
+local refusal = replace(lock, owner, count, successor, lease, left, draw)
 if refusal then return refusal end
-local drawn = counter and redis.pcall('set', counter, string.format('%.0f', token))
-if drawn and drawn.err then
-    put_back(lock, owner, count, left)
-    return drawn
-end
 local answer = counter and {1, token} or 1
 if left <= tonumber(lease) then return answer end
 )lua"};
@@ -26336,10 +26340,10 @@ return answer
 
 }  // namespace parts
 
-inline constexpr ScriptText queue_stay = joined<parts::wanted_until, parts::next_owner, parts::staying,
+inline constexpr ScriptText queue_stay = joined<parts::wanted_until, parts::replacing, parts::staying,
                                                 parts::queue_keys, parts::lock_queue, parts::queue_stay>;
 inline constexpr ScriptText queue_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::unfenced, parts::queue_hand_over,
+    joined<parts::wanted_until, parts::replacing, parts::queue_keys, parts::unfenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
 
 }  // namespace scripts
@@ -26348,10 +26352,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "973807fb38a0bd388c991e288e28353539d0ea2a"};
+    "8fd732436188e89fe437370b91c836dee68324db"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "e2493d2100add2ba2a25bd2c4a0ee9d50422024c"};
+    "26ef336ecd7315a2b7786729a61cc40e3f475042"};
 // clang-format on
 
 }  // namespace detail
@@ -26739,7 +26743,7 @@ inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
     "0e3cb5547bbcd6ea76f9b58c775ac65b6aaf14be"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "5769b2380335ab2e5c5fff60d4aaa7be85719dfc"};
+    "dd1555f46241f9c64576969b87dc3786d1a1c783"};
 // clang-format on
 
 }  // namespace detail
@@ -26949,13 +26953,9 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left)
+local draw = {'set', counter, string.format('%.0f', token)}
+local refusal = replace(lock, owner, count, successor, lease, left, draw)
 if refusal then return refusal end
-local drawn = redis.pcall('set', counter, string.format('%.0f', token))
-if drawn.err then
-    put_back(lock, owner, count, left)
-    return drawn
-end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
@@ -26966,7 +26966,7 @@ return {1, token}
 inline constexpr ScriptText fenced_acquire{joined<parts::wanted_until, parts::no_lease, parts::levels,
                                                   parts::exact_count, parts::fenced_token, parts::fenced_acquire>};
 inline constexpr ScriptText fenced_hand_over{
-    joined<parts::wanted_until, parts::next_owner, parts::exact_count, parts::fenced_token, parts::fenced_hand_over>};
+    joined<parts::wanted_until, parts::replacing, parts::exact_count, parts::fenced_token, parts::fenced_hand_over>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -26976,7 +26976,7 @@ inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquir
     "60827f2e58a8459f1c23ce24ed21e029a6d5f912"};
 template <>
 inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
-    "82aa8456bbf3acd8675aac074cba4db6f00dc4a1"};
+    "c0108f022bd62997b5cef1d012500248feaf15ce"};
 // clang-format on
 
 }  // namespace detail
@@ -27039,7 +27039,7 @@ inline constexpr ScriptText fenced_queue_release =
 inline constexpr ScriptText fenced_queue_give_up =
     joined<parts::wanted_until, parts::queue_keys, parts::fenced, parts::queue_giving_up>;
 inline constexpr ScriptText fenced_queue_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::fenced, parts::queue_hand_over,
+    joined<parts::wanted_until, parts::replacing, parts::queue_keys, parts::fenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
 
 }  // namespace scripts
@@ -27054,10 +27054,10 @@ inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_
     "711d78f64f6ca7998fa3802f0897806cfad0b500"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "4d0defb0ecefc21ec7890ad14683fac6ac20bd37"};
+    "b63c81f13eaacf52297b95a57da81ba69424d171"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "4165796bde7bdd63df5fbea0b684e0a24eb1470e"};
+    "bce2a14d78a37ad64b55c314f8e7041266ad77e3"};
 // clang-format on
 
 }  // namespace detail
@@ -32896,7 +32896,9 @@ for i = current, tonumber(count), -1 do
     lease = math.max(lease, left)
     if i == tonumber(count) then level = left end
 end
-local changes = {{'set', timeout .. count, '1', 'px', lease, undo = lease_again(timeout .. count, level)}}
+local left = redis.call('pttl', lock)
+local changes = {{'set', timeout .. count, '1', 'px', lease, undo = lease_again(timeout .. count, level),
+                  tidy = earlier_lease(lock, left)}}
 if not mode then
     table.insert(changes, {'hset', lock, 'mode', 'read', owner, count, undo = {'del', lock}})
 elseif current == 0 then
@@ -32904,10 +32906,7 @@ elseif current == 0 then
 elseif current ~= tonumber(count) then
     table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
 end
-local left = redis.call('pttl', lock)
-if left < tonumber(lease) then
-    table.insert(changes, {'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}})
-end
+if left < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
 for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
 local refusal = all_or_none(changes)
 if refusal then return refusal end
@@ -33023,10 +33022,10 @@ return read_lease(KEYS[1], ARGV[1])
 }  // namespace parts
 
 inline constexpr ScriptText read_acquire =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_write_acquire_keys, parts::unfenced_blocked,
-           parts::read_acquire_free, parts::no_lease, parts::queue_words, parts::read_write_entry,
-           parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places, parts::read_write_tell,
-           parts::read_level, parts::read_acquire>;
+    joined<parts::wanted_until, parts::all_or_none, parts::earlier_lease, parts::read_write_acquire_keys,
+           parts::unfenced_blocked, parts::read_acquire_free, parts::no_lease, parts::queue_words,
+           parts::read_write_entry, parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places,
+           parts::read_write_tell, parts::read_level, parts::read_acquire>;
 inline constexpr ScriptText read_holders = joined<parts::read_lease, parts::read_holders>;
 inline constexpr ScriptText read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
 inline constexpr ScriptText read_renew = joined<parts::wanted_until, parts::read_renew>;
@@ -33105,7 +33104,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "4ee2f5fba9cb2fce9008e27e164e12727e95e675"};
+    "327813302eb9660e9b119cbf165c21a037ccc436"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -33171,7 +33170,7 @@ local function leave(owner, count, lease)
             lease = math.max(lease, redis.call('pttl', timeout .. i))
         end
         local left = redis.call('pttl', lock)
-        local changes = {{'pexpire', lock, math.max(1, lease, left), undo = left > 0 and {'pexpire', lock, left}}}
+        local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)}}
         if lease > 0 then
             table.insert(changes, {'set', timeout .. count, '1', 'px', lease,
                                    undo = lease_again(timeout .. count, level)})
@@ -33179,6 +33178,7 @@ local function leave(owner, count, lease)
         if current ~= count then
             table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
         end
+        if left < lease then table.insert(changes, {'pexpire', lock, lease}) end
         for i = count + 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
         return all_or_none(changes) or -1
     end
@@ -33189,11 +33189,9 @@ local function leave(owner, count, lease)
     if left == -2 then
         table.insert(changes, {'del', lock})
     else
-        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current}})
-        if left and left >= 0 then
-            table.insert(changes, {'pexpire', lock, math.max(1, left),
-                                   undo = before > 0 and {'pexpire', lock, before}})
-        end
+        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current},
+                               tidy = earlier_lease(lock, before)})
+        if left and left >= 0 then table.insert(changes, {'pexpire', lock, math.max(1, left)}) end
     end
     -- As the last change, because nothing undoes it.
     for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
@@ -33225,12 +33223,10 @@ local function leave(writer, count, lease)
         return redis.call(publish, channel, '1')
     end
     -- The writer still holds as a reader, and others may join it.
-    local changes = {}
-    if left >= 0 then
-        table.insert(changes, {'pexpire', lock, math.max(1, left), undo = before > 0 and {'pexpire', lock, before}})
-    end
-    table.insert(changes, {'hset', lock, 'mode', 'read', undo = {'hset', lock, 'mode', 'write'}})
-    table.insert(changes, {'hdel', lock, writer})
+    local changes = {{'hdel', lock, ''},
+                     {'hset', lock, 'mode', 'read', undo = {'hset', lock, 'mode', 'write'}},
+                     {'hdel', lock, writer, undo = {'hset', lock, writer, current}}}
+    if left >= 0 then table.insert(changes, {'pexpire', lock, math.max(1, left)}) end
     local refusal = all_or_none(changes)
     if refusal then return refusal end
     local answer = redis.call(publish, channel, '1')
@@ -33280,7 +33276,7 @@ inline constexpr ScriptText read_write_queue =
            read_write_hand_on, queue_notify, read_write_tell_queue>;
 
 inline constexpr ScriptText read_leaving =
-    joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
+    joined<all_or_none, earlier_lease, read_write_release_keys, read_level, read_lease, read_leave>;
 inline constexpr ScriptText write_leaving = joined<leaving_levels, read_write_release_keys, read_lease, write_leave>;
 
 }  // namespace parts
@@ -33300,16 +33296,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "1a852667199bbe2c0d4038b1934c65b6ed92ddd3"};
+    "81616fc04f714af6e2da0199ee3ee9da5ebc2a57"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "41a885fc2ad2d46786432bb98ad71641a28ae8f1"};
+    "d013f2b086d1d86cf2e783518c4e542435315f51"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "abe68c85b67c943e453a127934efc592678aa329"};
+    "dee55cece41695c79e806c40003c0582746dcbba"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "b11717c3f32e9ac84a464b5df643950133058fde"};
+    "35b30c0b00ab49007036eb7f213c3d3b02d1a2ad"};
 // clang-format on
 
 }  // namespace detail
@@ -33344,10 +33340,11 @@ local before = redis.call('pttl', lock)
 local ttl = before
 if mode == 'read' then ttl = math.max(lease, read_lease(lock, tag, owner)) end
 local successors = tag .. ':' .. successor .. ':rwlock_timeout:1'
-local changes = {{'pexpire', lock, math.max(1, ttl), undo = before > 0 and {'pexpire', lock, before}},
+local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, before)},
                  {'set', successors, '1', 'px', lease, undo = {'del', successors}},
                  {'hset', lock, successor, '1', undo = {'hdel', lock, successor}},
-                 {'hdel', lock, owner, undo = {'hset', lock, owner, current}}}
+                 {'hdel', lock, owner, undo = {'hset', lock, owner, current}},
+                 {'pexpire', lock, math.max(1, ttl)}}
 -- As the last change, because nothing undoes it.
 for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
 local refusal = all_or_none(changes)
@@ -33372,8 +33369,10 @@ local left = redis.call('pttl', lock)
 -- The writer may be a reader, too.
 local longest = math.max(rest, read_lease(lock, tag))
 local lease = left < 0 and longest or math.max(1, math.min(left, longest))
-local refusal = all_or_none({{'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}},
-                             {'hset', lock, successor, '1', undo = {'hdel', lock, successor}}, {'hdel', lock, writer}})
+local refusal = all_or_none({{'hdel', lock, ''},
+                             {'hset', lock, successor, '1', undo = {'hdel', lock, successor}},
+                             {'hdel', lock, writer, undo = {'hset', lock, writer, current}},
+                             {'pexpire', lock, lease}})
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
 if lease ~= left then
@@ -33387,8 +33386,9 @@ inline constexpr ScriptText read_write_telling = joined<queue_words, read_write_
 
 }  // namespace parts
 
-inline constexpr ScriptText read_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
-                                               parts::read_lease, parts::read_write_telling, parts::read_stay>;
+inline constexpr ScriptText read_stay =
+    joined<parts::wanted_until, parts::all_or_none, parts::earlier_lease, parts::read_write_release_keys,
+           parts::read_lease, parts::read_write_telling, parts::read_stay>;
 inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
                                                 parts::read_lease, parts::read_write_telling, parts::write_stay>;
 
@@ -33397,10 +33397,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "bcc28a40d4628da2fd8bc76897f000bbc12e7ace"};
+    "351e16b7c44a6316bb992681498bf1b40ef806e2"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "f742f7f13e211db3cfdebc9c52c83971830ec0ba"};
+    "71527f2f2c9bacfe992d9babe7ddffa0b69e0f45"};
 // clang-format on
 
 }  // namespace detail

@@ -624,10 +624,16 @@ mutate(hash_without_a_lease scripts/hold_levels.hpp
     "    return limited"
     "faults/access_rights")
 
-# Without HDEL a failed hand-over leaves the hold with both owners.
-mutate(two_owners_without_hdel scripts/hold_levels.hpp
-    "    put_back(lock, owner, count, left)\n    return reply"
-    "    return reply"
+# Without PEXPIRE a failed hand-over leaves the hold with both owners.
+mutate(two_owners_without_pexpire scripts/hold_levels.hpp
+    "{'hincrby', lock, successor, '1', undo = {'hdel', lock, successor}}"
+    "{'hincrby', lock, successor, '1'}"
+    "faults/access_rights")
+
+# In its last millisecond PEXPIRE deletes the hash, and HINCRBY creates it without a lease.
+mutate(written_after_its_lease scripts/hold_levels.hpp
+    "local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)}}"
+    "local changes = {{'pexpire', lock, math.max(1, left, lease), tidy = earlier_lease(lock, left)}}"
     "faults/access_rights")
 
 # Without ZREM a waiter acquires the lock although its reply is an error.
@@ -636,10 +642,16 @@ mutate(held_without_leaving_the_queue scripts/fair_lock.hpp
     "{{'hincrby', lock, owner, '1'}, {'pexpire', lock, lease}}"
     "faults/access_rights")
 
-# Without HDEL a writer that fails to continue as a reader keeps only the reader's lease.
-mutate(downgrade_cuts_the_lease scripts/read_write_release.hpp
-    "{'pexpire', lock, math.max(1, left), undo = before > 0 and {'pexpire', lock, before}})"
-    "{'pexpire', lock, math.max(1, left)})"
+# Without PEXPIRE a writer that fails to continue as a reader loses its hold.
+mutate(downgrade_loses_the_writer scripts/read_write_release.hpp
+    "{'hdel', lock, writer, undo = {'hset', lock, writer, current}}"
+    "{'hdel', lock, writer}"
+    "faults/access_rights")
+
+# Without DEL a release of one level leaves the lock its new lease.
+mutate(refused_release_changes_the_lease scripts/read_write_release.hpp
+    "local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)}}"
+    "local changes = {{'hdel', lock, ''}}"
     "faults/access_rights")
 
 # There are more permits than Redisson can represent.
@@ -1992,12 +2004,6 @@ mutate(expirable_permits_beyond_an_int scripts/permit_expirable_semaphore.hpp
     "total + redis.call('zcard', leases) > most or"
     "false or"
     "integration/permit_expirable_semaphore")
-
-# A level that is released in the last millisecond of the lease leaves a key without a TTL.
-mutate(last_millisecond_of_a_lease scripts/hold_levels.hpp
-    "math.max(1, left, lease)"
-    "math.max(left, lease)"
-    "unit/in_memory_server")
 
 # A lost hold stays on the server if an unanswered command had prolonged it.
 mutate(prolonged_without_a_reply lock/leases.hpp

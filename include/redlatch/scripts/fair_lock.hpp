@@ -329,8 +329,9 @@ inline constexpr ScriptText fair_acquire =
            parts::fair_queue, parts::no_lease, parts::more_levels, parts::fair_acquire>;
 inline constexpr ScriptText fair_release =
     joined<parts::wanted_until, parts::fair_keys, parts::fair_release_free, parts::all_or_none, parts::fair_queue,
-           parts::fair_hand_on, parts::fewer_levels, parts::fair_release>;
-inline constexpr ScriptText fair_stay = parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
+           parts::fair_hand_on, parts::earlier_lease, parts::fewer_levels, parts::fair_release>;
+inline constexpr ScriptText fair_stay =
+    parts::with_fair_queue<parts::earlier_lease, parts::next_owner, parts::staying, parts::fair_stay>;
 inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_hand_on, parts::fair_leave>;
 inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_hand_on, parts::fair_refresh>;
 
@@ -348,10 +349,10 @@ inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
     "f983ef5aab53fd3602ddfcb643144da4b520a054"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "3ffe712bb6822b08d61adde64c6fafaeef54271a"};
+    "f580d6524fca7c121bfdfdb43c53aa3e9c919342"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "c99193846f757745a8cc646aa048fff94248bd4e"};
+    "3c1ca4bbc94eafd9422b45163af10d2293ef53f9"};
 // clang-format on
 
 }  // namespace detail

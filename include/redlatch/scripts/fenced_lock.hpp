@@ -96,13 +96,9 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left)
+local draw = {'set', counter, string.format('%.0f', token)}
+local refusal = replace(lock, owner, count, successor, lease, left, draw)
 if refusal then return refusal end
-local drawn = redis.pcall('set', counter, string.format('%.0f', token))
-if drawn.err then
-    put_back(lock, owner, count, left)
-    return drawn
-end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
 return {1, token}
@@ -113,7 +109,7 @@ return {1, token}
 inline constexpr ScriptText fenced_acquire{joined<parts::wanted_until, parts::no_lease, parts::levels,
                                                   parts::exact_count, parts::fenced_token, parts::fenced_acquire>};
 inline constexpr ScriptText fenced_hand_over{
-    joined<parts::wanted_until, parts::next_owner, parts::exact_count, parts::fenced_token, parts::fenced_hand_over>};
+    joined<parts::wanted_until, parts::replacing, parts::exact_count, parts::fenced_token, parts::fenced_hand_over>};
 
 }  // namespace scripts
 // The digests, written by cmake/digests.cmake.
@@ -123,7 +119,7 @@ inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquir
     "60827f2e58a8459f1c23ce24ed21e029a6d5f912"};
 template <>
 inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
-    "82aa8456bbf3acd8675aac074cba4db6f00dc4a1"};
+    "c0108f022bd62997b5cef1d012500248feaf15ce"};
 // clang-format on
 
 }  // namespace detail

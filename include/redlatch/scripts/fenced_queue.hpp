@@ -65,7 +65,7 @@ inline constexpr ScriptText fenced_queue_release =
 inline constexpr ScriptText fenced_queue_give_up =
     joined<parts::wanted_until, parts::queue_keys, parts::fenced, parts::queue_giving_up>;
 inline constexpr ScriptText fenced_queue_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::fenced, parts::queue_hand_over,
+    joined<parts::wanted_until, parts::replacing, parts::queue_keys, parts::fenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
 
 }  // namespace scripts
@@ -80,10 +80,10 @@ inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_
     "711d78f64f6ca7998fa3802f0897806cfad0b500"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "4d0defb0ecefc21ec7890ad14683fac6ac20bd37"};
+    "b63c81f13eaacf52297b95a57da81ba69424d171"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "4165796bde7bdd63df5fbea0b684e0a24eb1470e"};
+    "bce2a14d78a37ad64b55c314f8e7041266ad77e3"};
 // clang-format on
 
 }  // namespace detail

@@ -8,6 +8,11 @@
 // command is refused, the hash is unchanged: it is never left without a lease, nor with a holder that no client knows
 // of.
 //
+// PEXPIRE comes after all writes to the hash. Some servers (Redis 7.0) read the clock twice in it: of a lease of a few ms
+// nothing may be left at the second time, so PEXPIRE deletes the key, and a later write would create it without a lease.
+// For the same reason the earlier lease is restored last: as the `tidy` of the first change. Redis refuses HINCRBY and HSET
+// when its memory is full, unless the script has written before: HDEL is always allowed, even of a field that nobody has.
+//
 // A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
 // error. The waiters ask again when the lease would have ended.
 namespace redlatch {
@@ -38,36 +43,37 @@ local function enter_again(lock, owner, current, count, lease)
 end
 )lua"};
 
+inline constexpr ScriptText earlier_lease{R"lua(
+-- Restores a lease of which `left` ms are left.
+local function earlier_lease(lock, left) return left >= 0 and {'pexpire', lock, math.max(left, 1)} end
+)lua"};
+
 inline constexpr ScriptText fewer_levels{R"lua(
 -- The same with fewer levels. Returns -1 = still held, or the error.
 local function leave_level(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
-    -- In the last millisecond of a lease the TTL is 0. PEXPIRE with 0 deletes the key, and HINCRBY creates it without one.
-    local changes = {{'pexpire', lock, math.max(1, left, lease), undo = left > 0 and {'pexpire', lock, left}}}
-    if current ~= count then table.insert(changes, {'hincrby', lock, owner, count - current}) end
+    local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)}}
+    if current ~= count then
+        table.insert(changes, {'hincrby', lock, owner, count - current,
+                               undo = {'hincrby', lock, owner, current - count}})
+    end
+    if left < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
     return all_or_none(changes) or -1
 end
 )lua"};
 
 inline constexpr ScriptText next_owner{R"lua(
--- Restores the hold of the owner, whatever was written since.
-local function put_back(lock, owner, count, left)
-    redis.pcall('del', lock)
-    redis.pcall('hset', lock, owner, count)
-    if left ~= -1 then redis.pcall('pexpire', lock, math.max(left, 1)) end
-end
--- Puts the next owner in the owner's place. Returns nil, or the error.
-local function replace(lock, owner, count, successor, lease, left)
-    redis.call('pexpire', lock, lease)
-    local reply = redis.pcall('hincrby', lock, successor, '1')
-    if type(reply) ~= 'table' then reply = redis.pcall('hdel', lock, owner) end
-    if type(reply) ~= 'table' then return nil end
-    put_back(lock, owner, count, left)
-    return reply
+-- Puts the next owner in the owner's place. `last`: a change that is made after that, if any. Returns nil, or the error.
+local function replace(lock, owner, count, successor, lease, left, last)
+    return all_or_none({{'hdel', lock, '', tidy = earlier_lease(lock, left)},
+                        {'hincrby', lock, successor, '1', undo = {'hdel', lock, successor}},
+                        {'hdel', lock, owner, undo = {'hincrby', lock, owner, count}},
+                        {'pexpire', lock, lease},
+                        last})
 end
 )lua"};
 
-// Follows next_owner.
+// Follows `replacing`.
 inline constexpr ScriptText staying{R"lua(
 -- Leaves the lock taken by the successor, for `rest` ms at most and never for longer than by the owner. Returns nil or the
 -- error, the new lease, and the earlier one.
@@ -79,7 +85,8 @@ end
 )lua"};
 
 inline constexpr ScriptText levels{joined<first_level, more_levels>};
-inline constexpr ScriptText leaving_levels{joined<all_or_none, fewer_levels>};
+inline constexpr ScriptText leaving_levels{joined<all_or_none, earlier_lease, fewer_levels>};
+inline constexpr ScriptText replacing{joined<all_or_none, earlier_lease, next_owner>};
 
 }  // namespace scripts::parts
 }  // namespace detail

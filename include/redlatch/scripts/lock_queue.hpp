@@ -204,13 +204,9 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = counter and next_token(counter)
 if counter and not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left)
+local draw = counter and {'set', counter, string.format('%.0f', token)} or nil
+local refusal = replace(lock, owner, count, successor, lease, left, draw)
 if refusal then return refusal end
-local drawn = counter and redis.pcall('set', counter, string.format('%.0f', token))
-if drawn and drawn.err then
-    put_back(lock, owner, count, left)
-    return drawn
-end
 local answer = counter and {1, token} or 1
 if left <= tonumber(lease) then return answer end
 )lua"};
@@ -224,10 +220,10 @@ return answer
 
 }  // namespace parts
 
-inline constexpr ScriptText queue_stay = joined<parts::wanted_until, parts::next_owner, parts::staying,
+inline constexpr ScriptText queue_stay = joined<parts::wanted_until, parts::replacing, parts::staying,
                                                 parts::queue_keys, parts::lock_queue, parts::queue_stay>;
 inline constexpr ScriptText queue_hand_over =
-    joined<parts::wanted_until, parts::next_owner, parts::queue_keys, parts::unfenced, parts::queue_hand_over,
+    joined<parts::wanted_until, parts::replacing, parts::queue_keys, parts::unfenced, parts::queue_hand_over,
            parts::lock_queue, parts::queue_shorter_lease>;
 
 }  // namespace scripts
@@ -236,10 +232,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "973807fb38a0bd388c991e288e28353539d0ea2a"};
+    "8fd732436188e89fe437370b91c836dee68324db"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "e2493d2100add2ba2a25bd2c4a0ee9d50422024c"};
+    "26ef336ecd7315a2b7786729a61cc40e3f475042"};
 // clang-format on
 
 }  // namespace detail

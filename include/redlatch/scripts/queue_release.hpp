@@ -245,7 +245,7 @@ inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
     "0e3cb5547bbcd6ea76f9b58c775ac65b6aaf14be"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "5769b2380335ab2e5c5fff60d4aaa7be85719dfc"};
+    "dd1555f46241f9c64576969b87dc3786d1a1c783"};
 // clang-format on
 
 }  // namespace detail

@@ -107,7 +107,9 @@ for i = current, tonumber(count), -1 do
     lease = math.max(lease, left)
     if i == tonumber(count) then level = left end
 end
-local changes = {{'set', timeout .. count, '1', 'px', lease, undo = lease_again(timeout .. count, level)}}
+local left = redis.call('pttl', lock)
+local changes = {{'set', timeout .. count, '1', 'px', lease, undo = lease_again(timeout .. count, level),
+                  tidy = earlier_lease(lock, left)}}
 if not mode then
     table.insert(changes, {'hset', lock, 'mode', 'read', owner, count, undo = {'del', lock}})
 elseif current == 0 then
@@ -115,10 +117,7 @@ elseif current == 0 then
 elseif current ~= tonumber(count) then
     table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
 end
-local left = redis.call('pttl', lock)
-if left < tonumber(lease) then
-    table.insert(changes, {'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}})
-end
+if left < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
 for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
 local refusal = all_or_none(changes)
 if refusal then return refusal end
@@ -234,10 +233,10 @@ return read_lease(KEYS[1], ARGV[1])
 }  // namespace parts
 
 inline constexpr ScriptText read_acquire =
-    joined<parts::wanted_until, parts::all_or_none, parts::read_write_acquire_keys, parts::unfenced_blocked,
-           parts::read_acquire_free, parts::no_lease, parts::queue_words, parts::read_write_entry,
-           parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places, parts::read_write_tell,
-           parts::read_level, parts::read_acquire>;
+    joined<parts::wanted_until, parts::all_or_none, parts::earlier_lease, parts::read_write_acquire_keys,
+           parts::unfenced_blocked, parts::read_acquire_free, parts::no_lease, parts::queue_words,
+           parts::read_write_entry, parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places,
+           parts::read_write_tell, parts::read_level, parts::read_acquire>;
 inline constexpr ScriptText read_holders = joined<parts::read_lease, parts::read_holders>;
 inline constexpr ScriptText read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
 inline constexpr ScriptText read_renew = joined<parts::wanted_until, parts::read_renew>;
@@ -316,7 +315,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "4ee2f5fba9cb2fce9008e27e164e12727e95e675"};
+    "327813302eb9660e9b119cbf165c21a037ccc436"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};

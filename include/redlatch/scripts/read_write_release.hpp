@@ -41,7 +41,7 @@ local function leave(owner, count, lease)
             lease = math.max(lease, redis.call('pttl', timeout .. i))
         end
         local left = redis.call('pttl', lock)
-        local changes = {{'pexpire', lock, math.max(1, lease, left), undo = left > 0 and {'pexpire', lock, left}}}
+        local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)}}
         if lease > 0 then
             table.insert(changes, {'set', timeout .. count, '1', 'px', lease,
                                    undo = lease_again(timeout .. count, level)})
@@ -49,6 +49,7 @@ local function leave(owner, count, lease)
         if current ~= count then
             table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
         end
+        if left < lease then table.insert(changes, {'pexpire', lock, lease}) end
         for i = count + 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
         return all_or_none(changes) or -1
     end
@@ -59,11 +60,9 @@ local function leave(owner, count, lease)
     if left == -2 then
         table.insert(changes, {'del', lock})
     else
-        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current}})
-        if left and left >= 0 then
-            table.insert(changes, {'pexpire', lock, math.max(1, left),
-                                   undo = before > 0 and {'pexpire', lock, before}})
-        end
+        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current},
+                               tidy = earlier_lease(lock, before)})
+        if left and left >= 0 then table.insert(changes, {'pexpire', lock, math.max(1, left)}) end
     end
     -- As the last change, because nothing undoes it.
     for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
@@ -95,12 +94,10 @@ local function leave(writer, count, lease)
         return redis.call(publish, channel, '1')
     end
     -- The writer still holds as a reader, and others may join it.
-    local changes = {}
-    if left >= 0 then
-        table.insert(changes, {'pexpire', lock, math.max(1, left), undo = before > 0 and {'pexpire', lock, before}})
-    end
-    table.insert(changes, {'hset', lock, 'mode', 'read', undo = {'hset', lock, 'mode', 'write'}})
-    table.insert(changes, {'hdel', lock, writer})
+    local changes = {{'hdel', lock, ''},
+                     {'hset', lock, 'mode', 'read', undo = {'hset', lock, 'mode', 'write'}},
+                     {'hdel', lock, writer, undo = {'hset', lock, writer, current}}}
+    if left >= 0 then table.insert(changes, {'pexpire', lock, math.max(1, left)}) end
     local refusal = all_or_none(changes)
     if refusal then return refusal end
     local answer = redis.call(publish, channel, '1')
@@ -150,7 +147,7 @@ inline constexpr ScriptText read_write_queue =
            read_write_hand_on, queue_notify, read_write_tell_queue>;
 
 inline constexpr ScriptText read_leaving =
-    joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
+    joined<all_or_none, earlier_lease, read_write_release_keys, read_level, read_lease, read_leave>;
 inline constexpr ScriptText write_leaving = joined<leaving_levels, read_write_release_keys, read_lease, write_leave>;
 
 }  // namespace parts
@@ -170,16 +167,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "1a852667199bbe2c0d4038b1934c65b6ed92ddd3"};
+    "81616fc04f714af6e2da0199ee3ee9da5ebc2a57"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "41a885fc2ad2d46786432bb98ad71641a28ae8f1"};
+    "d013f2b086d1d86cf2e783518c4e542435315f51"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "abe68c85b67c943e453a127934efc592678aa329"};
+    "dee55cece41695c79e806c40003c0582746dcbba"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "b11717c3f32e9ac84a464b5df643950133058fde"};
+    "35b30c0b00ab49007036eb7f213c3d3b02d1a2ad"};
 // clang-format on
 
 }  // namespace detail

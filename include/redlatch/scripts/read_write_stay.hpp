@@ -34,10 +34,11 @@ local before = redis.call('pttl', lock)
 local ttl = before
 if mode == 'read' then ttl = math.max(lease, read_lease(lock, tag, owner)) end
 local successors = tag .. ':' .. successor .. ':rwlock_timeout:1'
-local changes = {{'pexpire', lock, math.max(1, ttl), undo = before > 0 and {'pexpire', lock, before}},
+local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, before)},
                  {'set', successors, '1', 'px', lease, undo = {'del', successors}},
                  {'hset', lock, successor, '1', undo = {'hdel', lock, successor}},
-                 {'hdel', lock, owner, undo = {'hset', lock, owner, current}}}
+                 {'hdel', lock, owner, undo = {'hset', lock, owner, current}},
+                 {'pexpire', lock, math.max(1, ttl)}}
 -- As the last change, because nothing undoes it.
 for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
 local refusal = all_or_none(changes)
@@ -62,8 +63,10 @@ local left = redis.call('pttl', lock)
 -- The writer may be a reader, too.
 local longest = math.max(rest, read_lease(lock, tag))
 local lease = left < 0 and longest or math.max(1, math.min(left, longest))
-local refusal = all_or_none({{'pexpire', lock, lease, undo = left > 0 and {'pexpire', lock, left}},
-                             {'hset', lock, successor, '1', undo = {'hdel', lock, successor}}, {'hdel', lock, writer}})
+local refusal = all_or_none({{'hdel', lock, ''},
+                             {'hset', lock, successor, '1', undo = {'hdel', lock, successor}},
+                             {'hdel', lock, writer, undo = {'hset', lock, writer, current}},
+                             {'pexpire', lock, lease}})
 if refusal then return refusal end
 -- Waiters rely on the earlier, longer lease: wake them.
 if lease ~= left then
@@ -77,8 +80,9 @@ inline constexpr ScriptText read_write_telling = joined<queue_words, read_write_
 
 }  // namespace parts
 
-inline constexpr ScriptText read_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
-                                               parts::read_lease, parts::read_write_telling, parts::read_stay>;
+inline constexpr ScriptText read_stay =
+    joined<parts::wanted_until, parts::all_or_none, parts::earlier_lease, parts::read_write_release_keys,
+           parts::read_lease, parts::read_write_telling, parts::read_stay>;
 inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
                                                 parts::read_lease, parts::read_write_telling, parts::write_stay>;
 
@@ -87,10 +91,10 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "bcc28a40d4628da2fd8bc76897f000bbc12e7ace"};
+    "351e16b7c44a6316bb992681498bf1b40ef806e2"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
-    "f742f7f13e211db3cfdebc9c52c83971830ec0ba"};
+    "71527f2f2c9bacfe992d9babe7ddffa0b69e0f45"};
 // clang-format on
 
 }  // namespace detail

@@ -12,7 +12,7 @@
 // command names a hold that is gone, and does nothing.
 //
 // Order of writes: under maxmemory Redis refuses HINCRBY and SET, unless the script has written before. Releasing and
-// renewing must always succeed, so they begin with PEXPIRE or DEL. Arguments of redis.call are strings even for
+// renewing must always succeed, so they begin with HDEL, DEL or PEXPIRE. Arguments of redis.call are strings even for
 // numbers: Redis formats a Lua number with %.17g, which costs more than the command itself.
 namespace redlatch {
 inline namespace REDLATCH_ABI {
@@ -121,9 +121,9 @@ inline constexpr ScriptText rlock_acquire =
 inline constexpr ScriptText rlock_release = joined<parts::leaving_levels, parts::rlock_release, parts::release_levels>;
 inline constexpr ScriptText rlock_give_up =
     joined<parts::wanted_until, parts::leaving_levels, parts::rlock_release, parts::give_up>;
-inline constexpr ScriptText rlock_hand_over = joined<parts::wanted_until, parts::next_owner, parts::rlock_hand_over>;
+inline constexpr ScriptText rlock_hand_over = joined<parts::wanted_until, parts::replacing, parts::rlock_hand_over>;
 inline constexpr ScriptText rlock_stay =
-    joined<parts::wanted_until, parts::next_owner, parts::staying, parts::rlock_stay>;
+    joined<parts::wanted_until, parts::replacing, parts::staying, parts::rlock_stay>;
 inline constexpr ScriptText rlock_renew = joined<parts::wanted_until, parts::rlock_renew>;
 
 inline constexpr ScriptText rlock_remaining_lease{R"lua(
@@ -140,13 +140,13 @@ inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
     "9177ae7e76a78db8bb54f124515935c85c1eef43"};
 template <>
 inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "34c7e72866f0ee9068f0627a9613d8580991f7f6"};
+    "389ea614811a74db5d3c2805fb67e0a4a7b8656e"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "faf5358c1d5b7323914b93f0f1bdf3fffba06b22"};
+    "109bfa52293af21a427618336e1544d01b0c89b1"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "e92178b6265c6cf8e5d9ccafffef57fa1583f726"};
+    "27aeb79a3a0547661f5a307f5cf7ed74b6003d02"};
 template <>
 inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
@@ -155,7 +155,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 template <>
 inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
-    "6ad159a14c416cb1ad1a6e1504c8721a5d9e861d"};
+    "54f3303117fcf83f86ff965a2ff0e6816af60692"};
 // clang-format on
 
 }  // namespace detail
