@@ -14153,21 +14153,25 @@ local function ttl_of(marks)
 end
 -- mark() and keep() return changes for all_or_none(). The outcome is an integer, as text if it may be large. `before`:
 -- the outcome that this one replaces. Undoing writes the mark once more, because that is a command that was allowed:
--- the right to DEL may be the very one whose lack makes it necessary. Without that right, a mark of an earlier request
--- stays, which means nothing.
+-- the right to DEL may be the very one whose lack makes it necessary. A mark of an earlier request means nothing, and ends
+-- with the others. If there are none, it is deleted, or ends at once.
 local function mark(marks, lane, request, outcome, before)
     local undo = {'hset', marks, lane, whole(request - 1) .. ':0'}
     if before then
         undo = {'hset', marks, lane, request .. ':' .. whole(before)}
     end
     return {'hset', marks, lane, request .. ':' .. outcome, undo = undo,
-            tidy = ttl_of(marks) == -2 and {'del', marks} or nil}
+            tidy = ttl_of(marks) == -2 and {'del', marks} or {'pexpire', marks, whole(math.max(ttl_of(marks), 1))}}
 end
 -- Keeps the marks until `ends`, or longer if that was set before. Redis allows this when its memory is full, and then
--- all later writes of the script.
+-- all later writes of the script. It also follows the mark: if the marks were about to end, it has deleted them.
 local function keep(marks, now, ends)
-    return {'pexpire', marks, whole(math.max(ttl_of(marks), ends - now, 1))}
+    return {'pexpire', marks, whole(math.max(ttl_of(marks), ends - now, 1)),
+            undo = {'pexpire', marks, whole(math.max(ttl_of(marks), 1))}}
 end
+-- Returns the TTL in ms of what belongs to a counter that lasts for `left` ms, and ends before it. The server reads the clock
+-- for each of the two. A release between the two ends would create the counter anew, for ever.
+local function before_end(left) return whole(math.max(left - 10, 1)) end
 -- The largest value of Java's int: Redisson reads no larger one.
 local most = 2147483647
 local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
@@ -14199,7 +14203,7 @@ inline constexpr ScriptText request_void{with_request_marks<parts::request_void>
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::request_void>{scripts::request_void,
-    "22516b7a9faa3656f27c76fd9b24153413cc4fad"};
+    "b5ba8c4509f24beee919993659edb7fa2735ff4f"};
 // clang-format on
 
 }  // namespace detail
@@ -14369,7 +14373,7 @@ grant = function(client, number, want, offer)
         table.insert(changes, {'zadd', leases, whole(now + length), permit, undo = {'zrem', leases, permit}})
     end
     local left = redis.call('pttl', semaphore)
-    if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
+    if left >= 0 then table.insert(changes, {'pexpire', leases, before_end(left)}) end
     local message = string.format('grant %s %.0f %.0f ', number, now, length) .. ids
     table.insert(changes, {publish, own, message})
     if all_or_none(changes) then
@@ -14648,7 +14652,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "6e974c48b5c4f5f65d91d5deb5ccf52ac48c680a"};
+    "a8f6d4dbc65792dc301171a9661bfdddad4f8db0"};
 // clang-format on
 
 }  // namespace detail
@@ -14790,7 +14794,7 @@ else
         end
     end
     local left = redis.call('pttl', semaphore)
-    if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
+    if left >= 0 then table.insert(changes, {'pexpire', leases, before_end(left)}) end
     if over > 0 then table.insert(changes, removal) end
     refusal = all_or_none(changes)
 end
@@ -15048,22 +15052,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "548b7ba5d014d34ca4486b28af49c985829953d6"};
+    "681121e4ab01077f210dce0624f9d46a03644941"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "9910d8c6509f5339cb0a46a28af46e887bcc0d8d"};
+    "e08b69b95eaaad01fb781e51812004dcccaa9110"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "c8f4bc6d3de8d1116eeebc645fb9dc41ab0cd3c8"};
+    "a12b4ef7a423e086c6f64a867e107a32b27e2d63"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "83941cb4669253304f100cba05c5021cd029591c"};
+    "1c958aa670c21450e01b6cf7a921e02dc1511da2"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "5532f260bd68361ec25ea2927a6baca3ff4ed791"};
+    "6e9cccb1222ffe56631091c9c5a63b30dc56ec7b"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "551495d8f1f9d0bb7b9f2dcbc3b8af8be5932adf"};
+    "fbbe1c2d2b26d64266753fd0c2a8501379a48159"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -15072,13 +15076,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "ba946d6352567ef531dc0614532a6171cc6425c5"};
+    "27d2d3f9fec06f45f5162549c94687c6e92534e1"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "4c85d2eef496ca6463f6de3a6841e87fa52dd911"};
+    "fded91a0fc45992d2370866a6869a71cb3a74354"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "a450677be2df084585c824ccafd6fe8f4fa64ad3"};
+    "cd773b658637db868d488acb5efca875b29ef2df"};
 // clang-format on
 
 }  // namespace detail
@@ -15261,19 +15265,19 @@ inline constexpr ScriptText barrier_inspect = parts::of_barrier<parts::barrier_i
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::barrier_arrive>{scripts::barrier_arrive,
-    "95670ed7c219a70fdc0bb4c89797f1400f1b226c"};
+    "b72afcd3c2c2a322bdf8adb3e9adc461f82791ea"};
 template <>
 inline constexpr Script digested<scripts::barrier_call_off>{scripts::barrier_call_off,
-    "d26229dd3f9350c690951f06a93293b83c5cdd51"};
+    "3d426311cb7a596d9806794346515214864c8321"};
 template <>
 inline constexpr Script digested<scripts::barrier_inspect>{scripts::barrier_inspect,
-    "9da79fe9e76030b3d4446cbf9a4576633faaa62e"};
+    "2221449c5043e598b67820554e91974e1639571a"};
 template <>
 inline constexpr Script digested<scripts::barrier_look>{scripts::barrier_look,
     "ded6778215f92c94ed7887df721e64de86442c81"};
 template <>
 inline constexpr Script digested<scripts::barrier_remove>{scripts::barrier_remove,
-    "f81e755999dc19d8e046ec372a7d3dd2922e2c91"};
+    "cbdbb26dfa81baf5a329584047dfae25b0e03d5a"};
 template <>
 inline constexpr Script digested<scripts::barrier_withdraw>{scripts::barrier_withdraw,
     "74c060e5171e6141da5cecb94811b11b69385b9e"};
@@ -19806,19 +19810,19 @@ inline constexpr ScriptText condition_look = parts::of_condition<parts::conditio
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::condition_call_off>{scripts::condition_call_off,
-    "3eee2cfacf6b23f8f66d6d2f6bf26e5df0cd4f5b"};
+    "3a143a0879c63366ab9b21a8165da7f29b5da210"};
 template <>
 inline constexpr Script digested<scripts::condition_leave>{scripts::condition_leave,
-    "f83e39cfcf0a79b42acda3a564faa7bf390c5f4f"};
+    "11d92561b33dda80fde86c62576a0f7ef2959a88"};
 template <>
 inline constexpr Script digested<scripts::condition_look>{scripts::condition_look,
-    "df37aab6eb768add3caacbec4473abb42444fa58"};
+    "ec21aa125f81da94b540e201510a5245ec519da2"};
 template <>
 inline constexpr Script digested<scripts::condition_notify>{scripts::condition_notify,
-    "84b9e70b28e44a12993778f23e52600b6a2c343b"};
+    "bbf1eccabcde82a7bdcec03db8c0d6b92f2e9fb4"};
 template <>
 inline constexpr Script digested<scripts::condition_register>{scripts::condition_register,
-    "598c8aae9af4541c39e3a40c8a4aac843a19e367"};
+    "ecc0c14e800532f5f878544ebf6a2b12a2473637"};
 // clang-format on
 
 }  // namespace detail
@@ -20299,19 +20303,20 @@ local function leave_level(lock, owner, current, count, lease)
         table.insert(changes, {'hincrby', lock, owner, count - current,
                                undo = {'hincrby', lock, owner, current - count}})
     end
-    if left < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
+    if math.max(left, 0) < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
     return all_or_none(changes) or -1
 end
 )lua"};
 
 inline constexpr ScriptText next_owner{R"lua(
--- Puts the next owner in the owner's place. `last`: a change that is made after that, if any. Returns nil, or the error.
-local function replace(lock, owner, count, successor, lease, left, last)
-    return all_or_none({{'hdel', lock, '', tidy = earlier_lease(lock, left)},
-                        {'hincrby', lock, successor, '1', undo = {'hdel', lock, successor}},
-                        {'hdel', lock, owner, undo = {'hincrby', lock, owner, count}},
-                        {'pexpire', lock, lease},
-                        last})
+-- Puts the next owner in the owner's place, and makes another change, if any. Returns nil, or the error.
+local function replace(lock, owner, count, successor, lease, left, another)
+    local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)},
+                     {'hincrby', lock, successor, '1', undo = {'hdel', lock, successor}},
+                     {'hdel', lock, owner, undo = {'hincrby', lock, owner, count}}}
+    table.insert(changes, another)
+    table.insert(changes, {'pexpire', lock, lease})
+    return all_or_none(changes)
 end
 )lua"};
 
@@ -20471,13 +20476,13 @@ inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
     "9177ae7e76a78db8bb54f124515935c85c1eef43"};
 template <>
 inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "389ea614811a74db5d3c2805fb67e0a4a7b8656e"};
+    "56629d804fbfe55080bce7eb87bb891fda6ebda6"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "109bfa52293af21a427618336e1544d01b0c89b1"};
+    "a5ab9f08c913d97ba6f676d30a641c96feff34de"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "27aeb79a3a0547661f5a307f5cf7ed74b6003d02"};
+    "27c23156036f848526b0c362e52f40e2efa89fcb"};
 template <>
 inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
@@ -20486,7 +20491,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 template <>
 inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
-    "54f3303117fcf83f86ff965a2ff0e6816af60692"};
+    "d77b7f2603636dcf3efb3d917860c7449e5a2a1d"};
 // clang-format on
 
 }  // namespace detail
@@ -20875,10 +20880,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "49f4c93044e705e5ea9b84c5a3a05fd89853f2e0"};
+    "3b8b7e57537855612fe2df8a1e684de34e8e61bb"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "65b887e8310ec2897589723b5d636d34462ce897"};
+    "f5bb24ca44a35ca6bb5ffa7807ca05cf44a88bc1"};
 // clang-format on
 
 }  // namespace detail
@@ -20939,7 +20944,7 @@ local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(mar
 local left = redis.call('pttl', counter)
 table.insert(changes, {'pexpire', counter, ttl,
                        undo = left >= 0 and {'pexpire', counter, whole(math.max(left, 1))} or {'set', counter, number}})
-if leases then table.insert(changes, {'pexpire', leases, ttl}) end
+if leases then table.insert(changes, {'pexpire', leases, before_end(tonumber(ttl))}) end
 return all_or_none(changes) or 1
 )lua"};
 
@@ -20954,10 +20959,10 @@ inline constexpr ScriptText counter_expire{with_request_marks<parts::counter_exp
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
-    "b9d2c47a51db23b57033c023ba83a6e4f8f62691"};
+    "d727a77380da18f6ea898992dabe1ce33f2e6fad"};
 template <>
 inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
-    "21f90531dfb7d0f3b93e8001f1d78132c5bec833"};
+    "df0c4121bf703ad84c3c348e6ee2f153521ac072"};
 // clang-format on
 
 }  // namespace detail
@@ -25271,9 +25276,16 @@ local function is_marked(ends) return ends and ends % 1 == 0.5 end
 local function tell_next(is_shorter)
     local head = first_alive()
     local left = head and redis.pcall('pttl', lock)
-    if type(left) ~= 'number' or left <= 0 then return end
+    if type(left) ~= 'number' or left == -1 then return end
     local is_ours = redis.call('zscore', slots, head)
     if is_ours or is_shorter then redis.pcall(publish, channel .. head, is_ours and text(math.max(left, 2)) or '0') end
+end
+
+-- Returns the change that removes a waiter from `timeouts` or `slots`, where its time ends at `ends`, if it has one. Undoing it
+-- may create the key again.
+local function removal(key, waiter, ends)
+    if not ends then return {'zrem', key, waiter} end
+    return {'zrem', key, waiter, undo = {'zadd', key, ends, waiter}, tidy = {'pexpire', key, text(ends - now + 3600000)}}
 end
 
 -- Adds to `changes`: an abandoned queue expires an hour after the last of its times, of which `ends` is one.
@@ -25300,8 +25312,8 @@ local head, rest, purged, alive_until = first_alive()
 if free and (not head or head == owner) then
     local changes = {{'hincrby', lock, owner, '1', undo = {'del', lock}}, {'pexpire', lock, lease}}
     if head then
-        table.insert(changes, {'zrem', timeouts, owner, undo = {'zadd', timeouts, alive_until, owner}})
-        table.insert(changes, {'zrem', slots, owner, undo = {'zadd', slots, alive_until, owner}})
+        table.insert(changes, removal(timeouts, owner, redis.call('zscore', timeouts, owner)))
+        table.insert(changes, removal(slots, owner, alive_until))
         table.insert(changes, {'lrem', queue, '0', owner})
     end
     local refusal = all_or_none(changes)
@@ -25346,8 +25358,8 @@ local function grant(waiter, alive_until)
     if not patient_until then return nil end
     local changes = {{'hincrby', lock, waiter, '1', undo = {'del', lock}},
                      {'pexpire', lock, text(offer)},
-                     {'zrem', timeouts, waiter, undo = {'zadd', timeouts, patient_until, waiter}},
-                     {'zrem', slots, waiter, undo = {'zadd', slots, alive_until, waiter}},
+                     removal(timeouts, waiter, patient_until),
+                     removal(slots, waiter, alive_until),
                      {'lrem', queue, '0', waiter}}
     if all_or_none(changes) then return nil end
     -- One that is not told learns of its hold when it refreshes its slot.
@@ -25417,9 +25429,8 @@ for i = 3, #ARGV do
     local patient_until, alive_until = redis.call('zscore', timeouts, owner), redis.call('zscore', slots, owner)
     local changes = {}
     if redis.call('hexists', lock, owner) == 1 then table.insert(changes, {'del', lock}) end
-    table.insert(changes, {'zrem', timeouts, owner,
-                           undo = patient_until and {'zadd', timeouts, patient_until, owner}})
-    table.insert(changes, {'zrem', slots, owner, undo = alive_until and {'zadd', slots, alive_until, owner}})
+    table.insert(changes, removal(timeouts, owner, patient_until))
+    table.insert(changes, removal(slots, owner, alive_until))
     table.insert(changes, {'lrem', queue, '0', owner})
     local refusal = all_or_none(changes)
     if refusal then return refusal end
@@ -25497,19 +25508,19 @@ inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_ha
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "ac7f5956841d4ca51a30df085aff5e8d38d94d44"};
+    "0fd2aa787adbb813d38375e8ebeb2ddb134c98fc"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "b813d7a9086aeaf795e12403b85893476a66dffc"};
+    "d1994be2b92facfa3b99d7de5d3c12d5530de741"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "f983ef5aab53fd3602ddfcb643144da4b520a054"};
+    "4734c033144eaeaaf67e1eb00cfadef9663b6666"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "f580d6524fca7c121bfdfdb43c53aa3e9c919342"};
+    "a822ca091add283eb7f351242e5e0124adb18ef3"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "3c1ca4bbc94eafd9422b45163af10d2293ef53f9"};
+    "42b261da2e60c4e967323c695873f9bd0d6d554a"};
 // clang-format on
 
 }  // namespace detail
@@ -26159,7 +26170,7 @@ namespace parts {
 
 // Precedes lock_queue. A fenced lock has the functions of these names: see scripts/fenced_queue.hpp.
 inline constexpr ScriptText unfenced{R"lua(
-local next_token, last_token, no_token
+local next_token, last_token, drawing, no_token
 )lua"};
 
 // Follows the names of the keys. `publish` and `now` are set before the functions are called.
@@ -26324,8 +26335,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = counter and next_token(counter)
 if counter and not token then return no_token() end
 local left = redis.call('pttl', lock)
-local draw = counter and {'set', counter, string.format('%.0f', token)} or nil
-local refusal = replace(lock, owner, count, successor, lease, left, draw)
+local refusal = replace(lock, owner, count, successor, lease, left, counter and drawing(counter, token))
 if refusal then return refusal end
 local answer = counter and {1, token} or 1
 if left <= tonumber(lease) then return answer end
@@ -26352,10 +26362,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "8fd732436188e89fe437370b91c836dee68324db"};
+    "7a1800bf0b15b4b5d4dafbfce1e91b1b3cc74a4c"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "26ef336ecd7315a2b7786729a61cc40e3f475042"};
+    "f8c139f5bffd016f28d097de0813de9a4921765c"};
 // clang-format on
 
 }  // namespace detail
@@ -26496,7 +26506,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "fd49f23e64b91a3559f1168c8038e311bd3904f6"};
+    "42b9ad740cbba01dfb129685a6926e5f38ed2133"};
 // clang-format on
 
 }  // namespace detail
@@ -26740,10 +26750,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "0e3cb5547bbcd6ea76f9b58c775ac65b6aaf14be"};
+    "05b22fd2b205e4c81b02fe1a8842d7f23eff9ea8"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "dd1555f46241f9c64576969b87dc3786d1a1c783"};
+    "bcbbe75f6b8b2ed2d03822de8fc54e38a8246d91"};
 // clang-format on
 
 }  // namespace detail
@@ -26891,6 +26901,11 @@ local function next_token(counter)
     if token < 9007199254740992 then return token end
     return nil
 end
+-- Returns the change that draws a token. If it is undone, the counter tells the token of the holder again.
+local function drawing(counter, token)
+    local last = redis.call('get', counter)
+    return {'set', counter, string.format('%.0f', token), undo = last and {'set', counter, last} or {'del', counter}}
+end
 local function no_token()
     return redis.error_reply('WRONGTYPE the key of the fencing tokens (redisson_lock_token) holds none that can grow')
 end
@@ -26953,8 +26968,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-local draw = {'set', counter, string.format('%.0f', token)}
-local refusal = replace(lock, owner, count, successor, lease, left, draw)
+local refusal = replace(lock, owner, count, successor, lease, left, drawing(counter, token))
 if refusal then return refusal end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
@@ -26973,10 +26987,10 @@ inline constexpr ScriptText fenced_hand_over{
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquire,
-    "60827f2e58a8459f1c23ce24ed21e029a6d5f912"};
+    "9a703d0c2f4b7b7e6ebe2b09cef7d27b58ba0666"};
 template <>
 inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
-    "c0108f022bd62997b5cef1d012500248feaf15ce"};
+    "a85c9a67f2c2dd4ff9af908cfd1bd60eaf470309"};
 // clang-format on
 
 }  // namespace detail
@@ -27048,16 +27062,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "fc29622b930d58489b15f26530272a99792f894b"};
+    "55d06e2bfdd37744c59d0b70a532e956a59b8d39"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "711d78f64f6ca7998fa3802f0897806cfad0b500"};
+    "ff84cc05cdf18174b37e165e25c6a0aa42ab367c"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "b63c81f13eaacf52297b95a57da81ba69424d171"};
+    "012461e8139bb2d905451d1044e654fbd2d70df3"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "bce2a14d78a37ad64b55c314f8e7041266ad77e3"};
+    "05ea0cf2b4bfe3c0fa4969d260972b5331118614"};
 // clang-format on
 
 }  // namespace detail
@@ -31084,7 +31098,7 @@ if not own then
 end
 if taken <= 0 then return 0 end
 local available = redis.call('get', semaphore)
-local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken)}
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken), keep(marks, now, ends)}
 if available then
     if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
     if available + taken > 0 then add_news(changes, available + taken) end
@@ -31185,19 +31199,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "c44808cb68ea4b7232dea551d7d6c846ae2da4c5"};
+    "a6f12b10162c03648b7a65fbe437a2269b1324f3"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "a223749b5b9de4d9d429723cafee843867c4ff56"};
+    "7bd2b7fca2ca85a6115778eb7d12d9f66f3f9811"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
-    "9488358fa9da2fc79fb44445a62ef329f6f95037"};
+    "eaf187cf1475a979597b0a7cd0dcb9176e6f5772"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "c8336e8a07baa4532a1e42650d717af5c20c2bba"};
+    "0f584131f93d412483ec724dbf413b03b882a32f"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "0e61ced038524e33c5005b270aedc0bd7a6cc4a2"};
+    "40b9bc336aa43487e7e15ebf2030135627f56b72"};
 // clang-format on
 
 }  // namespace detail
@@ -32904,7 +32918,7 @@ if not mode then
 elseif current == 0 then
     table.insert(changes, {'hset', lock, owner, count, undo = {'hdel', lock, owner}})
 elseif current ~= tonumber(count) then
-    table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
+    table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, 'mode', mode, owner, current}})
 end
 if left < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
 for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
@@ -33104,7 +33118,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "327813302eb9660e9b119cbf165c21a037ccc436"};
+    "c6005e974816881b335a9db04267778c5e8836f1"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -33176,9 +33190,9 @@ local function leave(owner, count, lease)
                                    undo = lease_again(timeout .. count, level)})
         end
         if current ~= count then
-            table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
+            table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, 'mode', mode, owner, current}})
         end
-        if left < lease then table.insert(changes, {'pexpire', lock, lease}) end
+        if math.max(left, 0) < lease then table.insert(changes, {'pexpire', lock, lease}) end
         for i = count + 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
         return all_or_none(changes) or -1
     end
@@ -33189,7 +33203,7 @@ local function leave(owner, count, lease)
     if left == -2 then
         table.insert(changes, {'del', lock})
     else
-        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current},
+        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, 'mode', mode, owner, current},
                                tidy = earlier_lease(lock, before)})
         if left and left >= 0 then table.insert(changes, {'pexpire', lock, math.max(1, left)}) end
     end
@@ -33296,16 +33310,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "81616fc04f714af6e2da0199ee3ee9da5ebc2a57"};
+    "b1bb50052a81946b2dd7c5b78263b5b8ccadd37f"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "d013f2b086d1d86cf2e783518c4e542435315f51"};
+    "c89ba470b5c46d4f6e26d437636f47a5d0bcb9fe"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "dee55cece41695c79e806c40003c0582746dcbba"};
+    "25e8d7ee90fa546b50356edfd03136349f459c54"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "35b30c0b00ab49007036eb7f213c3d3b02d1a2ad"};
+    "ffb4a13e7f9a4dcecbe30e46b778a0785506f3ff"};
 // clang-format on
 
 }  // namespace detail
@@ -33343,8 +33357,8 @@ local successors = tag .. ':' .. successor .. ':rwlock_timeout:1'
 local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, before)},
                  {'set', successors, '1', 'px', lease, undo = {'del', successors}},
                  {'hset', lock, successor, '1', undo = {'hdel', lock, successor}},
-                 {'hdel', lock, owner, undo = {'hset', lock, owner, current}},
-                 {'pexpire', lock, math.max(1, ttl)}}
+                 {'hdel', lock, owner, undo = {'hset', lock, 'mode', mode, owner, current}}}
+if ttl >= 0 then table.insert(changes, {'pexpire', lock, math.max(1, ttl)}) end
 -- As the last change, because nothing undoes it.
 for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
 local refusal = all_or_none(changes)
@@ -33397,7 +33411,7 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "351e16b7c44a6316bb992681498bf1b40ef806e2"};
+    "d55add1bb3f6aa43bf68f1e57835b9dbf2a21a25"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
     "71527f2f2c9bacfe992d9babe7ddffa0b69e0f45"};

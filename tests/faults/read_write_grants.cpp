@@ -203,14 +203,14 @@ TEST_CASE("a written key that is deleted by hand is found free after a renewal o
     RedisServer server;
     RawRedis redis{server};
     ClientOptions options = unhurried();
-    options.watchdog_timeout = paced(3000ms);
+    options.watchdog_timeout = paced(12s);
     Client a{server.url(), options}, b{server.url(), unhurried()}, c{server.url(), unhurried()};
     ReadWriteLock mine{a, "orders"}, theirs{b, "orders"}, others{c, "orders"};
     mine.lock();
     auto one = start_visit(redis, theirs, false), two = start_visit(redis, others, false);
     const auto deleted = std::chrono::steady_clock::now();
     redis.integer("DEL", "orders");
-    CHECK(std::max(one.get(), two.get()) - deleted <= options.watchdog_timeout / 3 + late);
+    CHECK(std::max(one.get(), two.get()) - deleted <= options.watchdog_timeout * 2 / 3);
     std::error_code ec;
     mine.unlock(ec);
     CHECK(ec == errc::hold_lost);

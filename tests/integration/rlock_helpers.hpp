@@ -7,9 +7,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -183,11 +185,21 @@ public:
         }
     }
 
+    /// Returns the next message that was published before this call, empty if there is none.
+    std::string next() {
+        if (rest_.empty()) std::ranges::copy(take(), std::back_inserter(rest_));
+        if (rest_.empty()) return {};
+        std::string message = std::move(rest_.front());
+        rest_.pop_front();
+        return message;
+    }
+
 private:
     RawRedis stream_;
     RawRedis publisher_;
     std::string channel_;
     int takes_ = 0;
+    std::deque<std::string> rest_;  // of the last take, for next()
 };
 
 /// Collects the writes of scripts, in order, word by word.

@@ -642,6 +642,18 @@ mutate(held_without_leaving_the_queue scripts/fair_lock.hpp
     "{{'hincrby', lock, owner, '1'}, {'pexpire', lock, lease}}"
     "faults/access_rights")
 
+# The marks of a client end while it gives permits back: the mark of that is never removed.
+mutate(marks_without_an_end scripts/semaphore.hpp
+    "mark(marks, lane, request, 0, taken), keep(marks, now, ends)}"
+    "mark(marks, lane, request, 0, taken)}"
+    "faults/access_rights")
+
+# A hold that stays for its last millisecond ends before the next one in the queue is told of it.
+mutate(nobody_told_of_an_ended_stay scripts/fair_lock.hpp
+    "if type(left) ~= 'number' or left == -1 then return end"
+    "if type(left) ~= 'number' or left <= 0 then return end"
+    "faults/access_rights")
+
 # Without PEXPIRE a writer that fails to continue as a reader loses its hold.
 mutate(downgrade_loses_the_writer scripts/read_write_release.hpp
     "{'hdel', lock, writer, undo = {'hset', lock, writer, current}}"
@@ -1723,7 +1735,7 @@ mutate(lost_holds_count_as_held lock/leases.hpp
 
 # A semaphore that expires leaves the permits of its owners behind.
 mutate(permits_outlive_their_semaphore scripts/counter_upkeep.hpp
-    "if leases then table.insert(changes, {'pexpire', leases, ttl}) end"
+    "if leases then table.insert(changes, {'pexpire', leases, before_end(tonumber(ttl))}) end"
     ""
     "integration/upkeep")
 

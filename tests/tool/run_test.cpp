@@ -50,6 +50,12 @@ void once_in_time(Round round) {
     CHECK(in_time);
 }
 
+// Returns whether the command has run its handler of SIGTERM, at most once. SIGKILL follows soon, and may come before.
+bool has_got_term(const Witness& witness) {
+    CHECK(witness.signals[SIGTERM] <= 1);
+    return witness.signals[SIGTERM] == 1;
+}
+
 }  // namespace
 
 TEST_CASE("the tool is killed: the command gets TERM at once, and KILL before the lease ends") {
@@ -61,9 +67,9 @@ TEST_CASE("the tool is killed: the command gets TERM at once, and KILL before th
             running.run.process.kill();
             const std::int64_t end = running.tool.lease_end();
             const bool in_time = running.ends_before(end);
-            CHECK(running.witness->signals[SIGTERM] == 1);
-            CHECK(running.witness->term >= killed);
             CHECK(running.tool.is_free());
+            if (!has_got_term(*running.witness)) return false;
+            CHECK(running.witness->term >= killed);
             return in_time && running.witness->term < killed + 1'000'000'000;
         });
     }
@@ -79,25 +85,27 @@ TEST_CASE(
             running.run.process.stop();
             const std::int64_t end = running.tool.lease_end();
             const bool in_time = running.ends_before(end);
-            CHECK(running.witness->signals[SIGTERM] == 1);
-            // Not much earlier than it must.
-            CHECK(running.witness->term > end - std::chrono::nanoseconds(tool_lease).count() / 2);
             CHECK(running.tool.is_free());
             running.run.process.cont();
             CHECK(running.code() == 76);
+            if (!has_got_term(*running.witness)) return false;
+            // Not much earlier than it must.
+            CHECK(running.witness->term > end - std::chrono::nanoseconds(tool_lease).count() / 2);
             return in_time && running.witness->term < end - 700'000'000;
         });
     }
 }
 
 TEST_CASE("the guardian is killed: the command is killed at once, and the tool ends and gives the lock back") {
-    UnderLock running("stubborn");
-    const std::int64_t killed = boot_time();
-    ::kill(running.witness->parent, SIGKILL);
-    CHECK(running.code() == 137);
-    CHECK(has_ended(*running.witness));
-    CHECK(running.witness->last_alive < killed + 1'000'000'000);
-    CHECK_FALSE(running.tool.redis.exists("job"));
+    once_in_time([] {
+        UnderLock running("stubborn");
+        const std::int64_t killed = boot_time();
+        ::kill(running.witness->parent, SIGKILL);
+        CHECK(running.code() == 137);
+        CHECK(has_ended(*running.witness));
+        CHECK_FALSE(running.tool.redis.exists("job"));
+        return running.witness->last_alive < killed + 1'000'000'000;
+    });
 }
 
 TEST_CASE("the guardian is frozen, and the lock is lost: the tool kills the command before the lease ends") {
@@ -114,14 +122,16 @@ TEST_CASE("the guardian is frozen, and the lock is lost: the tool kills the comm
 }
 
 TEST_CASE("the tool and the guardian are killed: the kernel kills the command") {
-    UnderLock running("stubborn");
-    const std::int64_t killed = boot_time();
-    ::kill(running.witness->parent, SIGSTOP);  // so that it cannot act for itself
-    running.run.process.kill();
-    ::kill(running.witness->parent, SIGKILL);
-    CHECK(has_ended(*running.witness));
-    CHECK(running.witness->last_alive < killed + 1'000'000'000);
-    CHECK(running.tool.is_free());
+    once_in_time([] {
+        UnderLock running("stubborn");
+        const std::int64_t killed = boot_time();
+        ::kill(running.witness->parent, SIGSTOP);  // so that it cannot act for itself
+        running.run.process.kill();
+        ::kill(running.witness->parent, SIGKILL);
+        CHECK(has_ended(*running.witness));
+        CHECK(running.tool.is_free());
+        return running.witness->last_alive < killed + 1'000'000'000;
+    });
 }
 
 TEST_CASE("the command is killed: the tool gives the lock back and ends with 128 and the signal") {
@@ -142,8 +152,7 @@ TEST_CASE(
             CHECK(code == 0);
             // No renewal can have been later than this.
             const std::int64_t end = boot_time() + std::chrono::nanoseconds(tool_lease).count();
-            const bool in_time = running.ends_before(end);
-            CHECK(running.witness->signals[SIGTERM] == 1);
+            const bool in_time = running.ends_before(end) && has_got_term(*running.witness);
             CHECK(running.code() == 76);
             CHECK(running.run.text().find("the lock is lost; ends the command") != std::string::npos);
             return in_time && running.witness->term < lost + std::chrono::nanoseconds(tool_lease).count() / 2;
@@ -165,11 +174,10 @@ TEST_CASE("the server is away: the command gets TERM in time, and KILL before th
             proxy.kill_all();
             const std::int64_t end = tool.lease_end();
             CHECK(has_ended(*witness));
-            CHECK(witness->signals[SIGTERM] == 1);
             const auto status = run.process.wait(60s);
             REQUIRE(status);
             CHECK(status->code == 76);
-            return witness->last_alive < end;
+            return has_got_term(*witness) && witness->last_alive < end;
         });
     }
 }
@@ -250,6 +258,17 @@ struct HandOn {
     ToolRun second;
 };
 
+// Waits until the second run has ended. Returns false if it could not keep its lock.
+bool is_kept(HandOn& two) {
+    CHECK(HandOn::has_begun(two.second));
+    const auto status = two.second.process.wait(60s);
+    REQUIRE(status);
+    if (status->code == 76) return false;
+    CHECK(status->code == 3);
+    CHECK(two.second.text() == "begun\n");
+    return true;
+}
+
 TEST_CASE("a lock that another run hands on is kept until the command has ended, whatever its kind, lease and grace") {
     std::list<HandOn> all;
     for (const std::vector<std::string>& options :
@@ -265,11 +284,13 @@ TEST_CASE("a lock that another run hands on is kept until the command has ended,
     for (HandOn& one : all) one.first.process.signal(SIGTERM);
     for (HandOn& one : all) {
         CAPTURE(one.options.empty() ? "" : one.options.front());
-        CHECK(HandOn::has_begun(one.second));
-        const auto status = one.second.process.wait(60s);
-        REQUIRE(status);
-        CHECK(status->code == 3);
-        CHECK(one.second.text() == "begun\n");
+        if (is_kept(one)) continue;
+        // On a busy machine the first renewal may come too late. The rounds after that are alone.
+        once_in_time([&] {
+            HandOn again(one.options);
+            again.first.process.signal(SIGTERM);
+            return is_kept(again);
+        });
     }
 }
 
@@ -320,12 +341,11 @@ TEST_CASE("--at-most ends the command in time, and --at-least keeps the lock") {
         REQUIRE(has_begun(*witness));
         const std::int64_t end = tool.lease_end();
         CHECK(has_ended(*witness));
-        CHECK(witness->signals[SIGTERM] == 1);
         const auto status = run.process.wait(60s);
         REQUIRE(status);
         CHECK(status->code == 76);
         REQUIRE(tool.is_free());
-        return witness->last_alive < end;
+        return has_got_term(*witness) && witness->last_alive < end;
     });
 
     Tool tool;

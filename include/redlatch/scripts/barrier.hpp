@@ -179,19 +179,19 @@ inline constexpr ScriptText barrier_inspect = parts::of_barrier<parts::barrier_i
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::barrier_arrive>{scripts::barrier_arrive,
-    "95670ed7c219a70fdc0bb4c89797f1400f1b226c"};
+    "b72afcd3c2c2a322bdf8adb3e9adc461f82791ea"};
 template <>
 inline constexpr Script digested<scripts::barrier_call_off>{scripts::barrier_call_off,
-    "d26229dd3f9350c690951f06a93293b83c5cdd51"};
+    "3d426311cb7a596d9806794346515214864c8321"};
 template <>
 inline constexpr Script digested<scripts::barrier_inspect>{scripts::barrier_inspect,
-    "9da79fe9e76030b3d4446cbf9a4576633faaa62e"};
+    "2221449c5043e598b67820554e91974e1639571a"};
 template <>
 inline constexpr Script digested<scripts::barrier_look>{scripts::barrier_look,
     "ded6778215f92c94ed7887df721e64de86442c81"};
 template <>
 inline constexpr Script digested<scripts::barrier_remove>{scripts::barrier_remove,
-    "f81e755999dc19d8e046ec372a7d3dd2922e2c91"};
+    "cbdbb26dfa81baf5a329584047dfae25b0e03d5a"};
 template <>
 inline constexpr Script digested<scripts::barrier_withdraw>{scripts::barrier_withdraw,
     "74c060e5171e6141da5cecb94811b11b69385b9e"};

@@ -189,19 +189,19 @@ inline constexpr ScriptText condition_look = parts::of_condition<parts::conditio
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::condition_call_off>{scripts::condition_call_off,
-    "3eee2cfacf6b23f8f66d6d2f6bf26e5df0cd4f5b"};
+    "3a143a0879c63366ab9b21a8165da7f29b5da210"};
 template <>
 inline constexpr Script digested<scripts::condition_leave>{scripts::condition_leave,
-    "f83e39cfcf0a79b42acda3a564faa7bf390c5f4f"};
+    "11d92561b33dda80fde86c62576a0f7ef2959a88"};
 template <>
 inline constexpr Script digested<scripts::condition_look>{scripts::condition_look,
-    "df37aab6eb768add3caacbec4473abb42444fa58"};
+    "ec21aa125f81da94b540e201510a5245ec519da2"};
 template <>
 inline constexpr Script digested<scripts::condition_notify>{scripts::condition_notify,
-    "84b9e70b28e44a12993778f23e52600b6a2c343b"};
+    "bbf1eccabcde82a7bdcec03db8c0d6b92f2e9fb4"};
 template <>
 inline constexpr Script digested<scripts::condition_register>{scripts::condition_register,
-    "598c8aae9af4541c39e3a40c8a4aac843a19e367"};
+    "ecc0c14e800532f5f878544ebf6a2b12a2473637"};
 // clang-format on
 
 }  // namespace detail

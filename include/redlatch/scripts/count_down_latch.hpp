@@ -100,10 +100,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "49f4c93044e705e5ea9b84c5a3a05fd89853f2e0"};
+    "3b8b7e57537855612fe2df8a1e684de34e8e61bb"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "65b887e8310ec2897589723b5d636d34462ce897"};
+    "f5bb24ca44a35ca6bb5ffa7807ca05cf44a88bc1"};
 // clang-format on
 
 }  // namespace detail

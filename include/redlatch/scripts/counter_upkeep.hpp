@@ -56,7 +56,7 @@ local changes = {keep(marks, now, ends), mark(marks, lane, request, 1), keep(mar
 local left = redis.call('pttl', counter)
 table.insert(changes, {'pexpire', counter, ttl,
                        undo = left >= 0 and {'pexpire', counter, whole(math.max(left, 1))} or {'set', counter, number}})
-if leases then table.insert(changes, {'pexpire', leases, ttl}) end
+if leases then table.insert(changes, {'pexpire', leases, before_end(tonumber(ttl))}) end
 return all_or_none(changes) or 1
 )lua"};
 
@@ -71,10 +71,10 @@ inline constexpr ScriptText counter_expire{with_request_marks<parts::counter_exp
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
-    "b9d2c47a51db23b57033c023ba83a6e4f8f62691"};
+    "d727a77380da18f6ea898992dabe1ce33f2e6fad"};
 template <>
 inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
-    "21f90531dfb7d0f3b93e8001f1d78132c5bec833"};
+    "df0c4121bf703ad84c3c348e6ee2f153521ac072"};
 // clang-format on
 
 }  // namespace detail

@@ -114,9 +114,16 @@ local function is_marked(ends) return ends and ends % 1 == 0.5 end
 local function tell_next(is_shorter)
     local head = first_alive()
     local left = head and redis.pcall('pttl', lock)
-    if type(left) ~= 'number' or left <= 0 then return end
+    if type(left) ~= 'number' or left == -1 then return end
     local is_ours = redis.call('zscore', slots, head)
     if is_ours or is_shorter then redis.pcall(publish, channel .. head, is_ours and text(math.max(left, 2)) or '0') end
+end
+
+-- Returns the change that removes a waiter from `timeouts` or `slots`, where its time ends at `ends`, if it has one. Undoing it
+-- may create the key again.
+local function removal(key, waiter, ends)
+    if not ends then return {'zrem', key, waiter} end
+    return {'zrem', key, waiter, undo = {'zadd', key, ends, waiter}, tidy = {'pexpire', key, text(ends - now + 3600000)}}
 end
 
 -- Adds to `changes`: an abandoned queue expires an hour after the last of its times, of which `ends` is one.
@@ -143,8 +150,8 @@ local head, rest, purged, alive_until = first_alive()
 if free and (not head or head == owner) then
     local changes = {{'hincrby', lock, owner, '1', undo = {'del', lock}}, {'pexpire', lock, lease}}
     if head then
-        table.insert(changes, {'zrem', timeouts, owner, undo = {'zadd', timeouts, alive_until, owner}})
-        table.insert(changes, {'zrem', slots, owner, undo = {'zadd', slots, alive_until, owner}})
+        table.insert(changes, removal(timeouts, owner, redis.call('zscore', timeouts, owner)))
+        table.insert(changes, removal(slots, owner, alive_until))
         table.insert(changes, {'lrem', queue, '0', owner})
     end
     local refusal = all_or_none(changes)
@@ -189,8 +196,8 @@ local function grant(waiter, alive_until)
     if not patient_until then return nil end
     local changes = {{'hincrby', lock, waiter, '1', undo = {'del', lock}},
                      {'pexpire', lock, text(offer)},
-                     {'zrem', timeouts, waiter, undo = {'zadd', timeouts, patient_until, waiter}},
-                     {'zrem', slots, waiter, undo = {'zadd', slots, alive_until, waiter}},
+                     removal(timeouts, waiter, patient_until),
+                     removal(slots, waiter, alive_until),
                      {'lrem', queue, '0', waiter}}
     if all_or_none(changes) then return nil end
     -- One that is not told learns of its hold when it refreshes its slot.
@@ -260,9 +267,8 @@ for i = 3, #ARGV do
     local patient_until, alive_until = redis.call('zscore', timeouts, owner), redis.call('zscore', slots, owner)
     local changes = {}
     if redis.call('hexists', lock, owner) == 1 then table.insert(changes, {'del', lock}) end
-    table.insert(changes, {'zrem', timeouts, owner,
-                           undo = patient_until and {'zadd', timeouts, patient_until, owner}})
-    table.insert(changes, {'zrem', slots, owner, undo = alive_until and {'zadd', slots, alive_until, owner}})
+    table.insert(changes, removal(timeouts, owner, patient_until))
+    table.insert(changes, removal(slots, owner, alive_until))
     table.insert(changes, {'lrem', queue, '0', owner})
     local refusal = all_or_none(changes)
     if refusal then return refusal end
@@ -340,19 +346,19 @@ inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_ha
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "ac7f5956841d4ca51a30df085aff5e8d38d94d44"};
+    "0fd2aa787adbb813d38375e8ebeb2ddb134c98fc"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "b813d7a9086aeaf795e12403b85893476a66dffc"};
+    "d1994be2b92facfa3b99d7de5d3c12d5530de741"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "f983ef5aab53fd3602ddfcb643144da4b520a054"};
+    "4734c033144eaeaaf67e1eb00cfadef9663b6666"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "f580d6524fca7c121bfdfdb43c53aa3e9c919342"};
+    "a822ca091add283eb7f351242e5e0124adb18ef3"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "3c1ca4bbc94eafd9422b45163af10d2293ef53f9"};
+    "42b261da2e60c4e967323c695873f9bd0d6d554a"};
 // clang-format on
 
 }  // namespace detail

@@ -34,6 +34,11 @@ local function next_token(counter)
     if token < 9007199254740992 then return token end
     return nil
 end
+-- Returns the change that draws a token. If it is undone, the counter tells the token of the holder again.
+local function drawing(counter, token)
+    local last = redis.call('get', counter)
+    return {'set', counter, string.format('%.0f', token), undo = last and {'set', counter, last} or {'del', counter}}
+end
 local function no_token()
     return redis.error_reply('WRONGTYPE the key of the fencing tokens (redisson_lock_token) holds none that can grow')
 end
@@ -96,8 +101,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-local draw = {'set', counter, string.format('%.0f', token)}
-local refusal = replace(lock, owner, count, successor, lease, left, draw)
+local refusal = replace(lock, owner, count, successor, lease, left, drawing(counter, token))
 if refusal then return refusal end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
@@ -116,10 +120,10 @@ inline constexpr ScriptText fenced_hand_over{
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquire,
-    "60827f2e58a8459f1c23ce24ed21e029a6d5f912"};
+    "9a703d0c2f4b7b7e6ebe2b09cef7d27b58ba0666"};
 template <>
 inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
-    "c0108f022bd62997b5cef1d012500248feaf15ce"};
+    "a85c9a67f2c2dd4ff9af908cfd1bd60eaf470309"};
 // clang-format on
 
 }  // namespace detail

@@ -74,16 +74,16 @@ inline constexpr ScriptText fenced_queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fenced_queue_acquire>{scripts::fenced_queue_acquire,
-    "fc29622b930d58489b15f26530272a99792f894b"};
+    "55d06e2bfdd37744c59d0b70a532e956a59b8d39"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_queue_give_up,
-    "711d78f64f6ca7998fa3802f0897806cfad0b500"};
+    "ff84cc05cdf18174b37e165e25c6a0aa42ab367c"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "b63c81f13eaacf52297b95a57da81ba69424d171"};
+    "012461e8139bb2d905451d1044e654fbd2d70df3"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "bce2a14d78a37ad64b55c314f8e7041266ad77e3"};
+    "05ea0cf2b4bfe3c0fa4969d260972b5331118614"};
 // clang-format on
 
 }  // namespace detail

@@ -57,19 +57,20 @@ local function leave_level(lock, owner, current, count, lease)
         table.insert(changes, {'hincrby', lock, owner, count - current,
                                undo = {'hincrby', lock, owner, current - count}})
     end
-    if left < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
+    if math.max(left, 0) < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
     return all_or_none(changes) or -1
 end
 )lua"};
 
 inline constexpr ScriptText next_owner{R"lua(
--- Puts the next owner in the owner's place. `last`: a change that is made after that, if any. Returns nil, or the error.
-local function replace(lock, owner, count, successor, lease, left, last)
-    return all_or_none({{'hdel', lock, '', tidy = earlier_lease(lock, left)},
-                        {'hincrby', lock, successor, '1', undo = {'hdel', lock, successor}},
-                        {'hdel', lock, owner, undo = {'hincrby', lock, owner, count}},
-                        {'pexpire', lock, lease},
-                        last})
+-- Puts the next owner in the owner's place, and makes another change, if any. Returns nil, or the error.
+local function replace(lock, owner, count, successor, lease, left, another)
+    local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)},
+                     {'hincrby', lock, successor, '1', undo = {'hdel', lock, successor}},
+                     {'hdel', lock, owner, undo = {'hincrby', lock, owner, count}}}
+    table.insert(changes, another)
+    table.insert(changes, {'pexpire', lock, lease})
+    return all_or_none(changes)
 end
 )lua"};
 

@@ -39,7 +39,7 @@ namespace parts {
 
 // Precedes lock_queue. A fenced lock has the functions of these names: see scripts/fenced_queue.hpp.
 inline constexpr ScriptText unfenced{R"lua(
-local next_token, last_token, no_token
+local next_token, last_token, drawing, no_token
 )lua"};
 
 // Follows the names of the keys. `publish` and `now` are set before the functions are called.
@@ -204,8 +204,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = counter and next_token(counter)
 if counter and not token then return no_token() end
 local left = redis.call('pttl', lock)
-local draw = counter and {'set', counter, string.format('%.0f', token)} or nil
-local refusal = replace(lock, owner, count, successor, lease, left, draw)
+local refusal = replace(lock, owner, count, successor, lease, left, counter and drawing(counter, token))
 if refusal then return refusal end
 local answer = counter and {1, token} or 1
 if left <= tonumber(lease) then return answer end
@@ -232,10 +231,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "8fd732436188e89fe437370b91c836dee68324db"};
+    "7a1800bf0b15b4b5d4dafbfce1e91b1b3cc74a4c"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "26ef336ecd7315a2b7786729a61cc40e3f475042"};
+    "f8c139f5bffd016f28d097de0813de9a4921765c"};
 // clang-format on
 
 }  // namespace detail

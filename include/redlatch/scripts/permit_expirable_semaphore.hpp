@@ -139,7 +139,7 @@ else
         end
     end
     local left = redis.call('pttl', semaphore)
-    if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
+    if left >= 0 then table.insert(changes, {'pexpire', leases, before_end(left)}) end
     if over > 0 then table.insert(changes, removal) end
     refusal = all_or_none(changes)
 end
@@ -397,22 +397,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "548b7ba5d014d34ca4486b28af49c985829953d6"};
+    "681121e4ab01077f210dce0624f9d46a03644941"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "9910d8c6509f5339cb0a46a28af46e887bcc0d8d"};
+    "e08b69b95eaaad01fb781e51812004dcccaa9110"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "c8f4bc6d3de8d1116eeebc645fb9dc41ab0cd3c8"};
+    "a12b4ef7a423e086c6f64a867e107a32b27e2d63"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "83941cb4669253304f100cba05c5021cd029591c"};
+    "1c958aa670c21450e01b6cf7a921e02dc1511da2"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "5532f260bd68361ec25ea2927a6baca3ff4ed791"};
+    "6e9cccb1222ffe56631091c9c5a63b30dc56ec7b"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "551495d8f1f9d0bb7b9f2dcbc3b8af8be5932adf"};
+    "fbbe1c2d2b26d64266753fd0c2a8501379a48159"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -421,13 +421,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "ba946d6352567ef531dc0614532a6171cc6425c5"};
+    "27d2d3f9fec06f45f5162549c94687c6e92534e1"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "4c85d2eef496ca6463f6de3a6841e87fa52dd911"};
+    "fded91a0fc45992d2370866a6869a71cb3a74354"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "a450677be2df084585c824ccafd6fe8f4fa64ad3"};
+    "cd773b658637db868d488acb5efca875b29ef2df"};
 // clang-format on
 
 }  // namespace detail

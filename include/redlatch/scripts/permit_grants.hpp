@@ -54,7 +54,7 @@ grant = function(client, number, want, offer)
         table.insert(changes, {'zadd', leases, whole(now + length), permit, undo = {'zrem', leases, permit}})
     end
     local left = redis.call('pttl', semaphore)
-    if left >= 0 then table.insert(changes, {'pexpire', leases, whole(math.max(left, 1))}) end
+    if left >= 0 then table.insert(changes, {'pexpire', leases, before_end(left)}) end
     local message = string.format('grant %s %.0f %.0f ', number, now, length) .. ids
     table.insert(changes, {publish, own, message})
     if all_or_none(changes) then

@@ -139,7 +139,7 @@ inline constexpr ScriptText queue_acquire =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_acquire>{scripts::queue_acquire,
-    "fd49f23e64b91a3559f1168c8038e311bd3904f6"};
+    "42b9ad740cbba01dfb129685a6926e5f38ed2133"};
 // clang-format on
 
 }  // namespace detail

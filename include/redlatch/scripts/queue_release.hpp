@@ -242,10 +242,10 @@ inline constexpr ScriptText queue_give_up =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
-    "0e3cb5547bbcd6ea76f9b58c775ac65b6aaf14be"};
+    "05b22fd2b205e4c81b02fe1a8842d7f23eff9ea8"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "dd1555f46241f9c64576969b87dc3786d1a1c783"};
+    "bcbbe75f6b8b2ed2d03822de8fc54e38a8246d91"};
 // clang-format on
 
 }  // namespace detail

@@ -115,7 +115,7 @@ if not mode then
 elseif current == 0 then
     table.insert(changes, {'hset', lock, owner, count, undo = {'hdel', lock, owner}})
 elseif current ~= tonumber(count) then
-    table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
+    table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, 'mode', mode, owner, current}})
 end
 if left < tonumber(lease) then table.insert(changes, {'pexpire', lock, lease}) end
 for i = count + 1, current do table.insert(changes, {'del', timeout .. i}) end
@@ -315,7 +315,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "327813302eb9660e9b119cbf165c21a037ccc436"};
+    "c6005e974816881b335a9db04267778c5e8836f1"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};

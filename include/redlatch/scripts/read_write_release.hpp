@@ -47,9 +47,9 @@ local function leave(owner, count, lease)
                                    undo = lease_again(timeout .. count, level)})
         end
         if current ~= count then
-            table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, owner, current}})
+            table.insert(changes, {'hset', lock, owner, count, undo = {'hset', lock, 'mode', mode, owner, current}})
         end
-        if left < lease then table.insert(changes, {'pexpire', lock, lease}) end
+        if math.max(left, 0) < lease then table.insert(changes, {'pexpire', lock, lease}) end
         for i = count + 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
         return all_or_none(changes) or -1
     end
@@ -60,7 +60,7 @@ local function leave(owner, count, lease)
     if left == -2 then
         table.insert(changes, {'del', lock})
     else
-        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, owner, current},
+        table.insert(changes, {'hdel', lock, owner, undo = {'hset', lock, 'mode', mode, owner, current},
                                tidy = earlier_lease(lock, before)})
         if left and left >= 0 then table.insert(changes, {'pexpire', lock, math.max(1, left)}) end
     end
@@ -167,16 +167,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "81616fc04f714af6e2da0199ee3ee9da5ebc2a57"};
+    "b1bb50052a81946b2dd7c5b78263b5b8ccadd37f"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "d013f2b086d1d86cf2e783518c4e542435315f51"};
+    "c89ba470b5c46d4f6e26d437636f47a5d0bcb9fe"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "dee55cece41695c79e806c40003c0582746dcbba"};
+    "25e8d7ee90fa546b50356edfd03136349f459c54"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "35b30c0b00ab49007036eb7f213c3d3b02d1a2ad"};
+    "ffb4a13e7f9a4dcecbe30e46b778a0785506f3ff"};
 // clang-format on
 
 }  // namespace detail

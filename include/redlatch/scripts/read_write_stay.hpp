@@ -37,8 +37,8 @@ local successors = tag .. ':' .. successor .. ':rwlock_timeout:1'
 local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, before)},
                  {'set', successors, '1', 'px', lease, undo = {'del', successors}},
                  {'hset', lock, successor, '1', undo = {'hdel', lock, successor}},
-                 {'hdel', lock, owner, undo = {'hset', lock, owner, current}},
-                 {'pexpire', lock, math.max(1, ttl)}}
+                 {'hdel', lock, owner, undo = {'hset', lock, 'mode', mode, owner, current}}}
+if ttl >= 0 then table.insert(changes, {'pexpire', lock, math.max(1, ttl)}) end
 -- As the last change, because nothing undoes it.
 for i = 1, tonumber(current) do table.insert(changes, {'del', timeout .. i}) end
 local refusal = all_or_none(changes)
@@ -91,7 +91,7 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "351e16b7c44a6316bb992681498bf1b40ef806e2"};
+    "d55add1bb3f6aa43bf68f1e57835b9dbf2a21a25"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
     "71527f2f2c9bacfe992d9babe7ddffa0b69e0f45"};

@@ -42,21 +42,25 @@ local function ttl_of(marks)
 end
 -- mark() and keep() return changes for all_or_none(). The outcome is an integer, as text if it may be large. `before`:
 -- the outcome that this one replaces. Undoing writes the mark once more, because that is a command that was allowed:
--- the right to DEL may be the very one whose lack makes it necessary. Without that right, a mark of an earlier request
--- stays, which means nothing.
+-- the right to DEL may be the very one whose lack makes it necessary. A mark of an earlier request means nothing, and ends
+-- with the others. If there are none, it is deleted, or ends at once.
 local function mark(marks, lane, request, outcome, before)
     local undo = {'hset', marks, lane, whole(request - 1) .. ':0'}
     if before then
         undo = {'hset', marks, lane, request .. ':' .. whole(before)}
     end
     return {'hset', marks, lane, request .. ':' .. outcome, undo = undo,
-            tidy = ttl_of(marks) == -2 and {'del', marks} or nil}
+            tidy = ttl_of(marks) == -2 and {'del', marks} or {'pexpire', marks, whole(math.max(ttl_of(marks), 1))}}
 end
 -- Keeps the marks until `ends`, or longer if that was set before. Redis allows this when its memory is full, and then
--- all later writes of the script.
+-- all later writes of the script. It also follows the mark: if the marks were about to end, it has deleted them.
 local function keep(marks, now, ends)
-    return {'pexpire', marks, whole(math.max(ttl_of(marks), ends - now, 1))}
+    return {'pexpire', marks, whole(math.max(ttl_of(marks), ends - now, 1)),
+            undo = {'pexpire', marks, whole(math.max(ttl_of(marks), 1))}}
 end
+-- Returns the TTL in ms of what belongs to a counter that lasts for `left` ms, and ends before it. The server reads the clock
+-- for each of the two. A release between the two ends would create the counter anew, for ever.
+local function before_end(left) return whole(math.max(left - 10, 1)) end
 -- The largest value of Java's int: Redisson reads no larger one.
 local most = 2147483647
 local function too_many() return redis.error_reply('TOOMANY there would be more than 2147483647') end
@@ -88,7 +92,7 @@ inline constexpr ScriptText request_void{with_request_marks<parts::request_void>
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::request_void>{scripts::request_void,
-    "22516b7a9faa3656f27c76fd9b24153413cc4fad"};
+    "b5ba8c4509f24beee919993659edb7fa2735ff4f"};
 // clang-format on
 
 }  // namespace detail

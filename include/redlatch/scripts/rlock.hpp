@@ -140,13 +140,13 @@ inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
     "9177ae7e76a78db8bb54f124515935c85c1eef43"};
 template <>
 inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "389ea614811a74db5d3c2805fb67e0a4a7b8656e"};
+    "56629d804fbfe55080bce7eb87bb891fda6ebda6"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "109bfa52293af21a427618336e1544d01b0c89b1"};
+    "a5ab9f08c913d97ba6f676d30a641c96feff34de"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "27aeb79a3a0547661f5a307f5cf7ed74b6003d02"};
+    "27c23156036f848526b0c362e52f40e2efa89fcb"};
 template <>
 inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
@@ -155,7 +155,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 template <>
 inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
-    "54f3303117fcf83f86ff965a2ff0e6816af60692"};
+    "d77b7f2603636dcf3efb3d917860c7449e5a2a1d"};
 // clang-format on
 
 }  // namespace detail

@@ -95,7 +95,7 @@ if not own then
 end
 if taken <= 0 then return 0 end
 local available = redis.call('get', semaphore)
-local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken)}
+local changes = {keep(marks, now, ends), mark(marks, lane, request, 0, taken), keep(marks, now, ends)}
 if available then
     if not count_in(available) then return redis.error_reply('WRONGTYPE the key holds no number of permits') end
     if available + taken > 0 then add_news(changes, available + taken) end
@@ -196,19 +196,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "c44808cb68ea4b7232dea551d7d6c846ae2da4c5"};
+    "a6f12b10162c03648b7a65fbe437a2269b1324f3"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "a223749b5b9de4d9d429723cafee843867c4ff56"};
+    "7bd2b7fca2ca85a6115778eb7d12d9f66f3f9811"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
-    "9488358fa9da2fc79fb44445a62ef329f6f95037"};
+    "eaf187cf1475a979597b0a7cd0dcb9176e6f5772"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "c8336e8a07baa4532a1e42650d717af5c20c2bba"};
+    "0f584131f93d412483ec724dbf413b03b882a32f"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "0e61ced038524e33c5005b270aedc0bd7a6cc4a2"};
+    "40b9bc336aa43487e7e15ebf2030135627f56b72"};
 // clang-format on
 
 }  // namespace detail

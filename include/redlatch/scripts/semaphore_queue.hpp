@@ -212,7 +212,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "6e974c48b5c4f5f65d91d5deb5ccf52ac48c680a"};
+    "a8f6d4dbc65792dc301171a9661bfdddad4f8db0"};
 // clang-format on
 
 }  // namespace detail

@@ -493,5 +493,7 @@ TEST_CASE("async: thousands of operations wait on one lock without a thread each
     first.reset();
     REQUIRE(eventually([&] { return completed == waiters; }, patient(60s)));
     CHECK(order.size() == static_cast<std::size_t>(waiters));
+    // The first one may be asking the server at the moment of the release. Then others are served before it.
+    CHECK(std::erase(order, 0) == 1);
     CHECK(std::is_sorted(order.begin(), order.end()));
 }

@@ -606,9 +606,9 @@ namespace {
 class Scripted {
 public:
     Scripted(const RedisServer& server, char digit)
-        : id_(std::string(8, digit) + "-0000-8000-8000-000000000000"), commands_(server), hears_(server) {
-        hears_.call("SUBSCRIBE", channel_of(lock_key) + ":" + id_);
-    }
+        : id_(std::string(8, digit) + "-0000-8000-8000-000000000000"),
+          commands_(server),
+          hears_(server, channel_of(lock_key) + ":" + id_) {}
 
     std::string owner() const { return id_ + ":1"; }
 
@@ -619,10 +619,7 @@ public:
     RawReply give_up() { return call(scripts::queue_give_up.join(), {"PUBLISH", "", owner()}); }
 
     /// Returns the next message, empty if there is none.
-    std::string hear() {
-        const auto message = hears_.receive_within(200ms);
-        return message ? message->elements.at(2).string : std::string();
-    }
+    std::string hear() { return hears_.next(); }
 
 private:
     RawReply call(std::string_view script, const Words& arguments) {
@@ -632,7 +629,8 @@ private:
     }
 
     std::string id_;
-    RawRedis commands_, hears_;
+    RawRedis commands_;
+    Messages hears_;
 };
 
 /// Returns for how long a message "look <ms>" tells to wait; -1 for another message.
