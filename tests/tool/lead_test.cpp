@@ -38,7 +38,7 @@ TEST_CASE("the leader is killed: another one leads, after the command of the fir
 TEST_CASE(
     "the leader is frozen: another one leads, after the command of the first has ended; the first campaigns again") {
     // On a busy machine the guardian may be late: only it can act.
-    CHECK(succeeds_once([] {
+    once_in_time([] {
         Tool tool;
         ToolCandidate first(tool, "stubborn");
         REQUIRE(has_begun(*first.witness));
@@ -56,7 +56,7 @@ TEST_CASE(
         CHECK(first.witness->begun > second.witness->last_alive);
         CHECK(first.witness->token > second.witness->token);
         return in_time;
-    }));
+    });
 }
 
 TEST_CASE("a command that ends is run again, with a new token each time") {

@@ -41,15 +41,6 @@ struct UnderLock {
     ToolRun run;
 };
 
-// Repeats a round until the command gets its signals in time. They are sent a margin before they must come. A busy
-// machine may take longer than that to run the guardian or to end the command.
-template <class Round>
-void once_in_time(Round round) {
-    bool in_time = false;
-    for (int tries = 0; tries < 5 && !in_time; ++tries) in_time = round();
-    CHECK(in_time);
-}
-
 // Returns whether the command has run its handler of SIGTERM, at most once. SIGKILL follows soon, and may come before.
 bool has_got_term(const Witness& witness) {
     CHECK(witness.signals[SIGTERM] <= 1);
