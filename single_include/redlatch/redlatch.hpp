@@ -14151,6 +14151,8 @@ local function ttl_of(marks)
     marks_ttl = marks_ttl or redis.call('pttl', marks)
     return marks_ttl
 end
+-- Returns the change that keeps the marks for so many ms, or longer if that was set before.
+local function keep_for(marks, time) return {'pexpire', marks, whole(math.max(ttl_of(marks), time, 1))} end
 -- mark() and keep() return changes for all_or_none(). The outcome is an integer, as text if it may be large. `before`:
 -- the outcome that this one replaces. Undoing writes the mark once more, because that is a command that was allowed:
 -- the right to DEL may be the very one whose lack makes it necessary. A mark of an earlier request means nothing, and ends
@@ -14161,13 +14163,14 @@ local function mark(marks, lane, request, outcome, before)
         undo = {'hset', marks, lane, request .. ':' .. whole(before)}
     end
     return {'hset', marks, lane, request .. ':' .. outcome, undo = undo,
-            tidy = ttl_of(marks) == -2 and {'del', marks} or {'pexpire', marks, whole(math.max(ttl_of(marks), 1))}}
+            tidy = ttl_of(marks) == -2 and {'del', marks} or keep_for(marks, 1)}
 end
--- Keeps the marks until `ends`, or longer if that was set before. Redis allows this when its memory is full, and then
--- all later writes of the script. It also follows the mark: if the marks were about to end, it has deleted them.
+-- Keeps the marks until `ends`. Redis allows this when its memory is full, and then all later writes of the script. It
+-- also follows the mark: if the marks were about to end, it has deleted them.
 local function keep(marks, now, ends)
-    return {'pexpire', marks, whole(math.max(ttl_of(marks), ends - now, 1)),
-            undo = {'pexpire', marks, whole(math.max(ttl_of(marks), 1))}}
+    local change = keep_for(marks, ends - now)
+    change.undo = keep_for(marks, 1)
+    return change
 end
 -- Returns the TTL in ms of what belongs to a counter that lasts for `left` ms, and ends before it. The server reads the clock
 -- for each of the two. A release between the two ends would create the counter anew, for ever.
@@ -14203,7 +14206,7 @@ inline constexpr ScriptText request_void{with_request_marks<parts::request_void>
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::request_void>{scripts::request_void,
-    "b5ba8c4509f24beee919993659edb7fa2735ff4f"};
+    "80e31e697f229cc1f4de724fc92f7c23c1ae5da3"};
 // clang-format on
 
 }  // namespace detail
@@ -14652,7 +14655,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "a8f6d4dbc65792dc301171a9661bfdddad4f8db0"};
+    "d315dbd1f6709d84ab3f5e84af8c3d8b579b8300"};
 // clang-format on
 
 }  // namespace detail
@@ -15052,22 +15055,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "681121e4ab01077f210dce0624f9d46a03644941"};
+    "8cec9535e38f931e047b35d40d83b529ab7cd1a5"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "e08b69b95eaaad01fb781e51812004dcccaa9110"};
+    "ece4320396b5bcb3ace175a6326f51d9ed8784d2"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "a12b4ef7a423e086c6f64a867e107a32b27e2d63"};
+    "70032a3789e44fa973a64d38a59d948957705fbc"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "1c958aa670c21450e01b6cf7a921e02dc1511da2"};
+    "ca849a4ddd2f0c0f5572a17751bbddb86e14634e"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "6e9cccb1222ffe56631091c9c5a63b30dc56ec7b"};
+    "c857cbd4075e94b2cdbc112cc7288d30c1c1a05e"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "fbbe1c2d2b26d64266753fd0c2a8501379a48159"};
+    "e25ec5e708fc785da9e33f9caad3dad1890533c4"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -15076,13 +15079,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "27d2d3f9fec06f45f5162549c94687c6e92534e1"};
+    "969ef2c7b4db70fdd695dce0bfce02111bc67877"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "fded91a0fc45992d2370866a6869a71cb3a74354"};
+    "a72a703ea92e1427195a90bb1788ae5699dc2d7d"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "cd773b658637db868d488acb5efca875b29ef2df"};
+    "6edbe4eafd878854465f038c9319af04a7b1e4c0"};
 // clang-format on
 
 }  // namespace detail
@@ -15265,19 +15268,19 @@ inline constexpr ScriptText barrier_inspect = parts::of_barrier<parts::barrier_i
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::barrier_arrive>{scripts::barrier_arrive,
-    "b72afcd3c2c2a322bdf8adb3e9adc461f82791ea"};
+    "3cf7dbb652ce8437f02ef363d908c49842c8344c"};
 template <>
 inline constexpr Script digested<scripts::barrier_call_off>{scripts::barrier_call_off,
-    "3d426311cb7a596d9806794346515214864c8321"};
+    "91eaf4a288931538132d1f548b36bc63f30338e2"};
 template <>
 inline constexpr Script digested<scripts::barrier_inspect>{scripts::barrier_inspect,
-    "2221449c5043e598b67820554e91974e1639571a"};
+    "1e0897051bbf9c851cd0c7484a59a7b77fb799c1"};
 template <>
 inline constexpr Script digested<scripts::barrier_look>{scripts::barrier_look,
     "ded6778215f92c94ed7887df721e64de86442c81"};
 template <>
 inline constexpr Script digested<scripts::barrier_remove>{scripts::barrier_remove,
-    "cbdbb26dfa81baf5a329584047dfae25b0e03d5a"};
+    "510a610c7cef3eb0baac7e723291581bae9da590"};
 template <>
 inline constexpr Script digested<scripts::barrier_withdraw>{scripts::barrier_withdraw,
     "74c060e5171e6141da5cecb94811b11b69385b9e"};
@@ -19810,19 +19813,19 @@ inline constexpr ScriptText condition_look = parts::of_condition<parts::conditio
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::condition_call_off>{scripts::condition_call_off,
-    "3a143a0879c63366ab9b21a8165da7f29b5da210"};
+    "241afedbc6db2b057510163638fef443d2831171"};
 template <>
 inline constexpr Script digested<scripts::condition_leave>{scripts::condition_leave,
-    "11d92561b33dda80fde86c62576a0f7ef2959a88"};
+    "986488503f57445274386e3e46492632384c01e1"};
 template <>
 inline constexpr Script digested<scripts::condition_look>{scripts::condition_look,
-    "ec21aa125f81da94b540e201510a5245ec519da2"};
+    "0a5d45d21168e9a28b4a3d3365e43c05c083d648"};
 template <>
 inline constexpr Script digested<scripts::condition_notify>{scripts::condition_notify,
-    "bbf1eccabcde82a7bdcec03db8c0d6b92f2e9fb4"};
+    "0f4393fd32c4e4be305f26efe4ac4c66063c3357"};
 template <>
 inline constexpr Script digested<scripts::condition_register>{scripts::condition_register,
-    "ecc0c14e800532f5f878544ebf6a2b12a2473637"};
+    "63b0ec594b0123bde32d8e3ebe112145a7e7a838"};
 // clang-format on
 
 }  // namespace detail
@@ -20256,8 +20259,8 @@ local function no_lease() return redis.error_reply('WRONGTYPE the key has no lea
 //
 // PEXPIRE comes after all writes to the hash. Some servers (Redis 7.0) read the clock twice in it: of a lease of a few ms
 // nothing may be left at the second time, so PEXPIRE deletes the key, and a later write would create it without a lease.
-// For the same reason the earlier lease is restored last: as the `tidy` of the first change. Redis refuses HINCRBY and HSET
-// when its memory is full, unless the script has written before: HDEL is always allowed, even of a field that nobody has.
+// Redis refuses HINCRBY and HSET when its memory is full, unless the script has written before: HDEL is always allowed, even
+// of a field that nobody has.
 //
 // A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
 // error. The waiters ask again when the lease would have ended.
@@ -20289,16 +20292,11 @@ local function enter_again(lock, owner, current, count, lease)
 end
 )lua"};
 
-inline constexpr ScriptText earlier_lease{R"lua(
--- Restores a lease of which `left` ms are left.
-local function earlier_lease(lock, left) return left >= 0 and {'pexpire', lock, math.max(left, 1)} end
-)lua"};
-
 inline constexpr ScriptText fewer_levels{R"lua(
 -- The same with fewer levels. Returns -1 = still held, or the error.
 local function leave_level(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
-    local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)}}
+    local changes = {{'hdel', lock, ''}}
     if current ~= count then
         table.insert(changes, {'hincrby', lock, owner, count - current,
                                undo = {'hincrby', lock, owner, current - count}})
@@ -20310,8 +20308,8 @@ end
 
 inline constexpr ScriptText next_owner{R"lua(
 -- Puts the next owner in the owner's place, and makes another change, if any. Returns nil, or the error.
-local function replace(lock, owner, count, successor, lease, left, another)
-    local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)},
+local function replace(lock, owner, count, successor, lease, another)
+    local changes = {{'hdel', lock, ''},
                      {'hincrby', lock, successor, '1', undo = {'hdel', lock, successor}},
                      {'hdel', lock, owner, undo = {'hincrby', lock, owner, count}}}
     table.insert(changes, another)
@@ -20327,13 +20325,13 @@ inline constexpr ScriptText staying{R"lua(
 local function stay(lock, owner, count, successor, rest)
     local left = redis.call('pttl', lock)
     local lease = left < 0 and rest or math.max(1, math.min(left, rest))
-    return replace(lock, owner, count, successor, lease, left), lease, left
+    return replace(lock, owner, count, successor, lease), lease, left
 end
 )lua"};
 
 inline constexpr ScriptText levels{joined<first_level, more_levels>};
-inline constexpr ScriptText leaving_levels{joined<all_or_none, earlier_lease, fewer_levels>};
-inline constexpr ScriptText replacing{joined<all_or_none, earlier_lease, next_owner>};
+inline constexpr ScriptText leaving_levels{joined<all_or_none, fewer_levels>};
+inline constexpr ScriptText replacing{joined<all_or_none, next_owner>};
 
 }  // namespace scripts::parts
 }  // namespace detail
@@ -20409,7 +20407,7 @@ if not count then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left)
+local refusal = replace(lock, owner, count, successor, lease)
 if refusal then return refusal end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
@@ -20476,13 +20474,13 @@ inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
     "9177ae7e76a78db8bb54f124515935c85c1eef43"};
 template <>
 inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "56629d804fbfe55080bce7eb87bb891fda6ebda6"};
+    "9d02e80a65ec9e4511a2478e21574a1a6567ed62"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "a5ab9f08c913d97ba6f676d30a641c96feff34de"};
+    "72483e58b6664f5ec9e4d3a03fde67844594b50c"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "27c23156036f848526b0c362e52f40e2efa89fcb"};
+    "e29578280abdbd4d114a77eb530e5a34e2df0009"};
 template <>
 inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
@@ -20491,7 +20489,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 template <>
 inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
-    "d77b7f2603636dcf3efb3d917860c7449e5a2a1d"};
+    "036a802a0e48c7cec60fa900d6cd2546766390e3"};
 // clang-format on
 
 }  // namespace detail
@@ -20880,10 +20878,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "3b8b7e57537855612fe2df8a1e684de34e8e61bb"};
+    "fe35e15ad8fd2427d14e913d34439314446dec95"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "f5bb24ca44a35ca6bb5ffa7807ca05cf44a88bc1"};
+    "3615fa86a6b7a5c883a1a7773fdebfb7ccfecae1"};
 // clang-format on
 
 }  // namespace detail
@@ -20959,10 +20957,10 @@ inline constexpr ScriptText counter_expire{with_request_marks<parts::counter_exp
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
-    "d727a77380da18f6ea898992dabe1ce33f2e6fad"};
+    "f877e3fa8f214d1e29ca9ce8cdb626f27d8871c9"};
 template <>
 inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
-    "df0c4121bf703ad84c3c348e6ee2f153521ac072"};
+    "02a13a372808bb0dc285980f972ecc40278a74ef"};
 // clang-format on
 
 }  // namespace detail
@@ -25285,7 +25283,7 @@ end
 -- may create the key again.
 local function removal(key, waiter, ends)
     if not ends then return {'zrem', key, waiter} end
-    return {'zrem', key, waiter, undo = {'zadd', key, ends, waiter}, tidy = {'pexpire', key, text(ends - now + 3600000)}}
+    return {'zrem', key, waiter, undo = {'zadd', key, ends, waiter}, tidy = {'pexpire', key, math.ceil(ends - now) + 3600000}}
 end
 
 -- Adds to `changes`: an abandoned queue expires an hour after the last of its times, of which `ends` is one.
@@ -25497,9 +25495,8 @@ inline constexpr ScriptText fair_acquire =
            parts::fair_queue, parts::no_lease, parts::more_levels, parts::fair_acquire>;
 inline constexpr ScriptText fair_release =
     joined<parts::wanted_until, parts::fair_keys, parts::fair_release_free, parts::all_or_none, parts::fair_queue,
-           parts::fair_hand_on, parts::earlier_lease, parts::fewer_levels, parts::fair_release>;
-inline constexpr ScriptText fair_stay =
-    parts::with_fair_queue<parts::earlier_lease, parts::next_owner, parts::staying, parts::fair_stay>;
+           parts::fair_hand_on, parts::fewer_levels, parts::fair_release>;
+inline constexpr ScriptText fair_stay = parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
 inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_hand_on, parts::fair_leave>;
 inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_hand_on, parts::fair_refresh>;
 
@@ -25508,19 +25505,19 @@ inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_ha
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "0fd2aa787adbb813d38375e8ebeb2ddb134c98fc"};
+    "e4156417905ecc19af6d89c462cd2b613631a043"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "d1994be2b92facfa3b99d7de5d3c12d5530de741"};
+    "6b7839de731a65b763b0f3967d4702e9ee2c49ac"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "4734c033144eaeaaf67e1eb00cfadef9663b6666"};
+    "c8e9787822bda7a2b5e98769abcc6b5c0f002bbc"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "a822ca091add283eb7f351242e5e0124adb18ef3"};
+    "5dc2776684c88a7b4f4606bb0130a5e51e58e013"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "42b261da2e60c4e967323c695873f9bd0d6d554a"};
+    "918a37bae4e82ca9b4d9d57e1e0246ad302913d7"};
 // clang-format on
 
 }  // namespace detail
@@ -26335,7 +26332,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = counter and next_token(counter)
 if counter and not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left, counter and drawing(counter, token))
+local refusal = replace(lock, owner, count, successor, lease, counter and drawing(counter, token))
 if refusal then return refusal end
 local answer = counter and {1, token} or 1
 if left <= tonumber(lease) then return answer end
@@ -26362,10 +26359,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "7a1800bf0b15b4b5d4dafbfce1e91b1b3cc74a4c"};
+    "6a40a060b94d3161a042f4b3bbc9a2ebefdd85df"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "f8c139f5bffd016f28d097de0813de9a4921765c"};
+    "d82d7532a57657883040d54c6574bc57955f814c"};
 // clang-format on
 
 }  // namespace detail
@@ -26753,7 +26750,7 @@ inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
     "05b22fd2b205e4c81b02fe1a8842d7f23eff9ea8"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "bcbbe75f6b8b2ed2d03822de8fc54e38a8246d91"};
+    "ff911a3436c76208339a3859c19e5d9ce4728bb6"};
 // clang-format on
 
 }  // namespace detail
@@ -26968,7 +26965,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left, drawing(counter, token))
+local refusal = replace(lock, owner, count, successor, lease, drawing(counter, token))
 if refusal then return refusal end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
@@ -26990,7 +26987,7 @@ inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquir
     "9a703d0c2f4b7b7e6ebe2b09cef7d27b58ba0666"};
 template <>
 inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
-    "a85c9a67f2c2dd4ff9af908cfd1bd60eaf470309"};
+    "d5b4ff8b2198b07525039dd4131d1f7ca4ddfd8c"};
 // clang-format on
 
 }  // namespace detail
@@ -27068,10 +27065,10 @@ inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_
     "ff84cc05cdf18174b37e165e25c6a0aa42ab367c"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "012461e8139bb2d905451d1044e654fbd2d70df3"};
+    "6ea430f5a567a3f6421f84ff7846d19e614eb2f1"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "05ea0cf2b4bfe3c0fa4969d260972b5331118614"};
+    "c117f50d429d44b825e13c5caf54e2459efd1616"};
 // clang-format on
 
 }  // namespace detail
@@ -31199,19 +31196,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "a6f12b10162c03648b7a65fbe437a2269b1324f3"};
+    "6df656e7031508163ae5dbc6c0740213ab4ea500"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "7bd2b7fca2ca85a6115778eb7d12d9f66f3f9811"};
+    "e9b1484cf262f1d42cdfbba792534549e3cf42a5"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
-    "eaf187cf1475a979597b0a7cd0dcb9176e6f5772"};
+    "d828497acc566a64067c1bd8898aabc4a6371dc4"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "0f584131f93d412483ec724dbf413b03b882a32f"};
+    "aa932eba68b123e71d7ba0d42dd59157c28f765f"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "40b9bc336aa43487e7e15ebf2030135627f56b72"};
+    "8bad8b7bd62733d8eea072262b89d6ffefecc493"};
 // clang-format on
 
 }  // namespace detail
@@ -32860,6 +32857,9 @@ local function lease_again(timeout, left)
     if left > 0 then return {'set', timeout, '1', 'px', left} end
     return {'del', timeout}
 end
+-- Returns the change that restores the lease of the lock, of which `left` ms were left. Undoing a write may create the lock
+-- again, so it follows: as the `tidy` of the first write.
+local function earlier_lease(lock, left) return left >= 0 and {'pexpire', lock, math.max(left, 1)} end
 )lua"};
 
 // Nobody holds the lock or waits for it.
@@ -33036,10 +33036,10 @@ return read_lease(KEYS[1], ARGV[1])
 }  // namespace parts
 
 inline constexpr ScriptText read_acquire =
-    joined<parts::wanted_until, parts::all_or_none, parts::earlier_lease, parts::read_write_acquire_keys,
-           parts::unfenced_blocked, parts::read_acquire_free, parts::no_lease, parts::queue_words,
-           parts::read_write_entry, parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places,
-           parts::read_write_tell, parts::read_level, parts::read_acquire>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_write_acquire_keys, parts::unfenced_blocked,
+           parts::read_acquire_free, parts::no_lease, parts::queue_words, parts::read_write_entry,
+           parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places, parts::read_write_tell,
+           parts::read_level, parts::read_acquire>;
 inline constexpr ScriptText read_holders = joined<parts::read_lease, parts::read_holders>;
 inline constexpr ScriptText read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
 inline constexpr ScriptText read_renew = joined<parts::wanted_until, parts::read_renew>;
@@ -33118,7 +33118,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "c6005e974816881b335a9db04267778c5e8836f1"};
+    "de71b97195964d1236a05caae5e8dfa4d3d2f383"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};
@@ -33290,7 +33290,7 @@ inline constexpr ScriptText read_write_queue =
            read_write_hand_on, queue_notify, read_write_tell_queue>;
 
 inline constexpr ScriptText read_leaving =
-    joined<all_or_none, earlier_lease, read_write_release_keys, read_level, read_lease, read_leave>;
+    joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
 inline constexpr ScriptText write_leaving = joined<leaving_levels, read_write_release_keys, read_lease, write_leave>;
 
 }  // namespace parts
@@ -33310,16 +33310,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "b1bb50052a81946b2dd7c5b78263b5b8ccadd37f"};
+    "0d3731cfc0136dabd6c840b3a0f9611406620a6b"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "c89ba470b5c46d4f6e26d437636f47a5d0bcb9fe"};
+    "12c75718b6412a259afcd7a3cc62ff0e0fbf8f28"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "25e8d7ee90fa546b50356edfd03136349f459c54"};
+    "635e617f47c9b0f3829ac0b4687ce30a6282dd7e"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "ffb4a13e7f9a4dcecbe30e46b778a0785506f3ff"};
+    "4e6fbb7b49d436f8e661032982c7a5d111a2baf0"};
 // clang-format on
 
 }  // namespace detail
@@ -33401,7 +33401,7 @@ inline constexpr ScriptText read_write_telling = joined<queue_words, read_write_
 }  // namespace parts
 
 inline constexpr ScriptText read_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::earlier_lease, parts::read_write_release_keys,
+    joined<parts::wanted_until, parts::all_or_none, parts::read_level, parts::read_write_release_keys,
            parts::read_lease, parts::read_write_telling, parts::read_stay>;
 inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
                                                 parts::read_lease, parts::read_write_telling, parts::write_stay>;
@@ -33411,7 +33411,7 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "d55add1bb3f6aa43bf68f1e57835b9dbf2a21a25"};
+    "3d173778e844ae57264be2571e2563728efe5d8d"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
     "71527f2f2c9bacfe992d9babe7ddffa0b69e0f45"};

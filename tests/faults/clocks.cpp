@@ -115,10 +115,12 @@ TEST_CASE("fault: the client's wall clock jumps by an hour: holds, waits and per
         CHECK(client.stats().lost_holds == 0);
         // A wait until a time point of the shifted clock lasts as long as that clock implies.
         RLock blocked{other, "fair"};
-        const Stopwatch watch;
-        CHECK_FALSE(their_fair.try_lock_until(std::chrono::system_clock::now() + 100ms));
-        CHECK(watch.elapsed() >= 100ms);
-        CHECK(watch.within(20s));
+        CHECK(eventually([&] {  // a busy machine may be late
+            const Stopwatch watch;
+            CHECK_FALSE(their_fair.try_lock_until(std::chrono::system_clock::now() + 100ms));
+            CHECK(watch.elapsed() >= 100ms);
+            return watch.within(100ms + late);
+        }));
         orders.unlock();
         fair.unlock();
         slots.release(id);

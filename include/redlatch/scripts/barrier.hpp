@@ -179,19 +179,19 @@ inline constexpr ScriptText barrier_inspect = parts::of_barrier<parts::barrier_i
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::barrier_arrive>{scripts::barrier_arrive,
-    "b72afcd3c2c2a322bdf8adb3e9adc461f82791ea"};
+    "3cf7dbb652ce8437f02ef363d908c49842c8344c"};
 template <>
 inline constexpr Script digested<scripts::barrier_call_off>{scripts::barrier_call_off,
-    "3d426311cb7a596d9806794346515214864c8321"};
+    "91eaf4a288931538132d1f548b36bc63f30338e2"};
 template <>
 inline constexpr Script digested<scripts::barrier_inspect>{scripts::barrier_inspect,
-    "2221449c5043e598b67820554e91974e1639571a"};
+    "1e0897051bbf9c851cd0c7484a59a7b77fb799c1"};
 template <>
 inline constexpr Script digested<scripts::barrier_look>{scripts::barrier_look,
     "ded6778215f92c94ed7887df721e64de86442c81"};
 template <>
 inline constexpr Script digested<scripts::barrier_remove>{scripts::barrier_remove,
-    "cbdbb26dfa81baf5a329584047dfae25b0e03d5a"};
+    "510a610c7cef3eb0baac7e723291581bae9da590"};
 template <>
 inline constexpr Script digested<scripts::barrier_withdraw>{scripts::barrier_withdraw,
     "74c060e5171e6141da5cecb94811b11b69385b9e"};

@@ -189,19 +189,19 @@ inline constexpr ScriptText condition_look = parts::of_condition<parts::conditio
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::condition_call_off>{scripts::condition_call_off,
-    "3a143a0879c63366ab9b21a8165da7f29b5da210"};
+    "241afedbc6db2b057510163638fef443d2831171"};
 template <>
 inline constexpr Script digested<scripts::condition_leave>{scripts::condition_leave,
-    "11d92561b33dda80fde86c62576a0f7ef2959a88"};
+    "986488503f57445274386e3e46492632384c01e1"};
 template <>
 inline constexpr Script digested<scripts::condition_look>{scripts::condition_look,
-    "ec21aa125f81da94b540e201510a5245ec519da2"};
+    "0a5d45d21168e9a28b4a3d3365e43c05c083d648"};
 template <>
 inline constexpr Script digested<scripts::condition_notify>{scripts::condition_notify,
-    "bbf1eccabcde82a7bdcec03db8c0d6b92f2e9fb4"};
+    "0f4393fd32c4e4be305f26efe4ac4c66063c3357"};
 template <>
 inline constexpr Script digested<scripts::condition_register>{scripts::condition_register,
-    "ecc0c14e800532f5f878544ebf6a2b12a2473637"};
+    "63b0ec594b0123bde32d8e3ebe112145a7e7a838"};
 // clang-format on
 
 }  // namespace detail

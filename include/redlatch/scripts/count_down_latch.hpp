@@ -100,10 +100,10 @@ inline constexpr Script digested<scripts::count_down_latch_look>{scripts::count_
     "137908b775803334b04e89c958399043944915b9"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_lower>{scripts::count_down_latch_lower,
-    "3b8b7e57537855612fe2df8a1e684de34e8e61bb"};
+    "fe35e15ad8fd2427d14e913d34439314446dec95"};
 template <>
 inline constexpr Script digested<scripts::count_down_latch_set>{scripts::count_down_latch_set,
-    "f5bb24ca44a35ca6bb5ffa7807ca05cf44a88bc1"};
+    "3615fa86a6b7a5c883a1a7773fdebfb7ccfecae1"};
 // clang-format on
 
 }  // namespace detail

@@ -71,10 +71,10 @@ inline constexpr ScriptText counter_expire{with_request_marks<parts::counter_exp
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::counter_expire>{scripts::counter_expire,
-    "d727a77380da18f6ea898992dabe1ce33f2e6fad"};
+    "f877e3fa8f214d1e29ca9ce8cdb626f27d8871c9"};
 template <>
 inline constexpr Script digested<scripts::counter_remove>{scripts::counter_remove,
-    "df0c4121bf703ad84c3c348e6ee2f153521ac072"};
+    "02a13a372808bb0dc285980f972ecc40278a74ef"};
 // clang-format on
 
 }  // namespace detail

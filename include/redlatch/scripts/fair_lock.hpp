@@ -123,7 +123,7 @@ end
 -- may create the key again.
 local function removal(key, waiter, ends)
     if not ends then return {'zrem', key, waiter} end
-    return {'zrem', key, waiter, undo = {'zadd', key, ends, waiter}, tidy = {'pexpire', key, text(ends - now + 3600000)}}
+    return {'zrem', key, waiter, undo = {'zadd', key, ends, waiter}, tidy = {'pexpire', key, math.ceil(ends - now) + 3600000}}
 end
 
 -- Adds to `changes`: an abandoned queue expires an hour after the last of its times, of which `ends` is one.
@@ -335,9 +335,8 @@ inline constexpr ScriptText fair_acquire =
            parts::fair_queue, parts::no_lease, parts::more_levels, parts::fair_acquire>;
 inline constexpr ScriptText fair_release =
     joined<parts::wanted_until, parts::fair_keys, parts::fair_release_free, parts::all_or_none, parts::fair_queue,
-           parts::fair_hand_on, parts::earlier_lease, parts::fewer_levels, parts::fair_release>;
-inline constexpr ScriptText fair_stay =
-    parts::with_fair_queue<parts::earlier_lease, parts::next_owner, parts::staying, parts::fair_stay>;
+           parts::fair_hand_on, parts::fewer_levels, parts::fair_release>;
+inline constexpr ScriptText fair_stay = parts::with_fair_queue<parts::next_owner, parts::staying, parts::fair_stay>;
 inline constexpr ScriptText fair_leave = parts::with_fair_queue<parts::fair_hand_on, parts::fair_leave>;
 inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_hand_on, parts::fair_refresh>;
 
@@ -346,19 +345,19 @@ inline constexpr ScriptText fair_refresh = parts::with_fair_queue<parts::fair_ha
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::fair_acquire>{scripts::fair_acquire,
-    "0fd2aa787adbb813d38375e8ebeb2ddb134c98fc"};
+    "e4156417905ecc19af6d89c462cd2b613631a043"};
 template <>
 inline constexpr Script digested<scripts::fair_leave>{scripts::fair_leave,
-    "d1994be2b92facfa3b99d7de5d3c12d5530de741"};
+    "6b7839de731a65b763b0f3967d4702e9ee2c49ac"};
 template <>
 inline constexpr Script digested<scripts::fair_refresh>{scripts::fair_refresh,
-    "4734c033144eaeaaf67e1eb00cfadef9663b6666"};
+    "c8e9787822bda7a2b5e98769abcc6b5c0f002bbc"};
 template <>
 inline constexpr Script digested<scripts::fair_release>{scripts::fair_release,
-    "a822ca091add283eb7f351242e5e0124adb18ef3"};
+    "5dc2776684c88a7b4f4606bb0130a5e51e58e013"};
 template <>
 inline constexpr Script digested<scripts::fair_stay>{scripts::fair_stay,
-    "42b261da2e60c4e967323c695873f9bd0d6d554a"};
+    "918a37bae4e82ca9b4d9d57e1e0246ad302913d7"};
 // clang-format on
 
 }  // namespace detail

@@ -101,7 +101,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = next_token(counter)
 if not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left, drawing(counter, token))
+local refusal = replace(lock, owner, count, successor, lease, drawing(counter, token))
 if refusal then return refusal end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
@@ -123,7 +123,7 @@ inline constexpr Script digested<scripts::fenced_acquire>{scripts::fenced_acquir
     "9a703d0c2f4b7b7e6ebe2b09cef7d27b58ba0666"};
 template <>
 inline constexpr Script digested<scripts::fenced_hand_over>{scripts::fenced_hand_over,
-    "a85c9a67f2c2dd4ff9af908cfd1bd60eaf470309"};
+    "d5b4ff8b2198b07525039dd4131d1f7ca4ddfd8c"};
 // clang-format on
 
 }  // namespace detail

@@ -80,10 +80,10 @@ inline constexpr Script digested<scripts::fenced_queue_give_up>{scripts::fenced_
     "ff84cc05cdf18174b37e165e25c6a0aa42ab367c"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_hand_over>{scripts::fenced_queue_hand_over,
-    "012461e8139bb2d905451d1044e654fbd2d70df3"};
+    "6ea430f5a567a3f6421f84ff7846d19e614eb2f1"};
 template <>
 inline constexpr Script digested<scripts::fenced_queue_release>{scripts::fenced_queue_release,
-    "05ea0cf2b4bfe3c0fa4969d260972b5331118614"};
+    "c117f50d429d44b825e13c5caf54e2459efd1616"};
 // clang-format on
 
 }  // namespace detail

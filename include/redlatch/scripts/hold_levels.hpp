@@ -10,8 +10,8 @@
 //
 // PEXPIRE comes after all writes to the hash. Some servers (Redis 7.0) read the clock twice in it: of a lease of a few ms
 // nothing may be left at the second time, so PEXPIRE deletes the key, and a later write would create it without a lease.
-// For the same reason the earlier lease is restored last: as the `tidy` of the first change. Redis refuses HINCRBY and HSET
-// when its memory is full, unless the script has written before: HDEL is always allowed, even of a field that nobody has.
+// Redis refuses HINCRBY and HSET when its memory is full, unless the script has written before: HDEL is always allowed, even
+// of a field that nobody has.
 //
 // A last release is the exception. It stands even if the user has no right to publish to the waiters, but returns that
 // error. The waiters ask again when the lease would have ended.
@@ -43,16 +43,11 @@ local function enter_again(lock, owner, current, count, lease)
 end
 )lua"};
 
-inline constexpr ScriptText earlier_lease{R"lua(
--- Restores a lease of which `left` ms are left.
-local function earlier_lease(lock, left) return left >= 0 and {'pexpire', lock, math.max(left, 1)} end
-)lua"};
-
 inline constexpr ScriptText fewer_levels{R"lua(
 -- The same with fewer levels. Returns -1 = still held, or the error.
 local function leave_level(lock, owner, current, count, lease)
     local left = redis.call('pttl', lock)
-    local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)}}
+    local changes = {{'hdel', lock, ''}}
     if current ~= count then
         table.insert(changes, {'hincrby', lock, owner, count - current,
                                undo = {'hincrby', lock, owner, current - count}})
@@ -64,8 +59,8 @@ end
 
 inline constexpr ScriptText next_owner{R"lua(
 -- Puts the next owner in the owner's place, and makes another change, if any. Returns nil, or the error.
-local function replace(lock, owner, count, successor, lease, left, another)
-    local changes = {{'hdel', lock, '', tidy = earlier_lease(lock, left)},
+local function replace(lock, owner, count, successor, lease, another)
+    local changes = {{'hdel', lock, ''},
                      {'hincrby', lock, successor, '1', undo = {'hdel', lock, successor}},
                      {'hdel', lock, owner, undo = {'hincrby', lock, owner, count}}}
     table.insert(changes, another)
@@ -81,13 +76,13 @@ inline constexpr ScriptText staying{R"lua(
 local function stay(lock, owner, count, successor, rest)
     local left = redis.call('pttl', lock)
     local lease = left < 0 and rest or math.max(1, math.min(left, rest))
-    return replace(lock, owner, count, successor, lease, left), lease, left
+    return replace(lock, owner, count, successor, lease), lease, left
 end
 )lua"};
 
 inline constexpr ScriptText levels{joined<first_level, more_levels>};
-inline constexpr ScriptText leaving_levels{joined<all_or_none, earlier_lease, fewer_levels>};
-inline constexpr ScriptText replacing{joined<all_or_none, earlier_lease, next_owner>};
+inline constexpr ScriptText leaving_levels{joined<all_or_none, fewer_levels>};
+inline constexpr ScriptText replacing{joined<all_or_none, next_owner>};
 
 }  // namespace scripts::parts
 }  // namespace detail

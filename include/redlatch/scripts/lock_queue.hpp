@@ -204,7 +204,7 @@ if now > tonumber(wanted_until) then return late(now) end
 local token = counter and next_token(counter)
 if counter and not token then return no_token() end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left, counter and drawing(counter, token))
+local refusal = replace(lock, owner, count, successor, lease, counter and drawing(counter, token))
 if refusal then return refusal end
 local answer = counter and {1, token} or 1
 if left <= tonumber(lease) then return answer end
@@ -231,10 +231,10 @@ inline constexpr ScriptText queue_hand_over =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::queue_hand_over>{scripts::queue_hand_over,
-    "7a1800bf0b15b4b5d4dafbfce1e91b1b3cc74a4c"};
+    "6a40a060b94d3161a042f4b3bbc9a2ebefdd85df"};
 template <>
 inline constexpr Script digested<scripts::queue_stay>{scripts::queue_stay,
-    "f8c139f5bffd016f28d097de0813de9a4921765c"};
+    "d82d7532a57657883040d54c6574bc57955f814c"};
 // clang-format on
 
 }  // namespace detail

@@ -397,22 +397,22 @@ inline constexpr ScriptText permit_renew{joined<parts::wanted_until, parts::perm
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::permit_acquire>{scripts::permit_acquire,
-    "681121e4ab01077f210dce0624f9d46a03644941"};
+    "8cec9535e38f931e047b35d40d83b529ab7cd1a5"};
 template <>
 inline constexpr Script digested<scripts::permit_add>{scripts::permit_add,
-    "e08b69b95eaaad01fb781e51812004dcccaa9110"};
+    "ece4320396b5bcb3ace175a6326f51d9ed8784d2"};
 template <>
 inline constexpr Script digested<scripts::permit_count>{scripts::permit_count,
-    "a12b4ef7a423e086c6f64a867e107a32b27e2d63"};
+    "70032a3789e44fa973a64d38a59d948957705fbc"};
 template <>
 inline constexpr Script digested<scripts::permit_inspect>{scripts::permit_inspect,
-    "1c958aa670c21450e01b6cf7a921e02dc1511da2"};
+    "ca849a4ddd2f0c0f5572a17751bbddb86e14634e"};
 template <>
 inline constexpr Script digested<scripts::permit_leave>{scripts::permit_leave,
-    "6e9cccb1222ffe56631091c9c5a63b30dc56ec7b"};
+    "c857cbd4075e94b2cdbc112cc7288d30c1c1a05e"};
 template <>
 inline constexpr Script digested<scripts::permit_release>{scripts::permit_release,
-    "fbbe1c2d2b26d64266753fd0c2a8501379a48159"};
+    "e25ec5e708fc785da9e33f9caad3dad1890533c4"};
 template <>
 inline constexpr Script digested<scripts::permit_remaining>{scripts::permit_remaining,
     "9a992fa59c4fb68caa6bb2fbac63d3d8d38a4a40"};
@@ -421,13 +421,13 @@ inline constexpr Script digested<scripts::permit_renew>{scripts::permit_renew,
     "3b14486179c440c8fcc311af42f3d7cf141a3dbd"};
 template <>
 inline constexpr Script digested<scripts::permit_set_lease>{scripts::permit_set_lease,
-    "27d2d3f9fec06f45f5162549c94687c6e92534e1"};
+    "969ef2c7b4db70fdd695dce0bfce02111bc67877"};
 template <>
 inline constexpr Script digested<scripts::permit_set_total>{scripts::permit_set_total,
-    "fded91a0fc45992d2370866a6869a71cb3a74354"};
+    "a72a703ea92e1427195a90bb1788ae5699dc2d7d"};
 template <>
 inline constexpr Script digested<scripts::permit_take_back>{scripts::permit_take_back,
-    "cd773b658637db868d488acb5efca875b29ef2df"};
+    "6edbe4eafd878854465f038c9319af04a7b1e4c0"};
 // clang-format on
 
 }  // namespace detail

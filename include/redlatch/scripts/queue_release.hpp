@@ -245,7 +245,7 @@ inline constexpr Script digested<scripts::queue_give_up>{scripts::queue_give_up,
     "05b22fd2b205e4c81b02fe1a8842d7f23eff9ea8"};
 template <>
 inline constexpr Script digested<scripts::queue_release>{scripts::queue_release,
-    "bcbbe75f6b8b2ed2d03822de8fc54e38a8246d91"};
+    "ff911a3436c76208339a3859c19e5d9ce4728bb6"};
 // clang-format on
 
 }  // namespace detail

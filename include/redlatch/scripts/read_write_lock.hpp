@@ -57,6 +57,9 @@ local function lease_again(timeout, left)
     if left > 0 then return {'set', timeout, '1', 'px', left} end
     return {'del', timeout}
 end
+-- Returns the change that restores the lease of the lock, of which `left` ms were left. Undoing a write may create the lock
+-- again, so it follows: as the `tidy` of the first write.
+local function earlier_lease(lock, left) return left >= 0 and {'pexpire', lock, math.max(left, 1)} end
 )lua"};
 
 // Nobody holds the lock or waits for it.
@@ -233,10 +236,10 @@ return read_lease(KEYS[1], ARGV[1])
 }  // namespace parts
 
 inline constexpr ScriptText read_acquire =
-    joined<parts::wanted_until, parts::all_or_none, parts::earlier_lease, parts::read_write_acquire_keys,
-           parts::unfenced_blocked, parts::read_acquire_free, parts::no_lease, parts::queue_words,
-           parts::read_write_entry, parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places,
-           parts::read_write_tell, parts::read_level, parts::read_acquire>;
+    joined<parts::wanted_until, parts::all_or_none, parts::read_write_acquire_keys, parts::unfenced_blocked,
+           parts::read_acquire_free, parts::no_lease, parts::queue_words, parts::read_write_entry,
+           parts::read_write_place, parts::queue_up, parts::lock_queue, parts::queue_places, parts::read_write_tell,
+           parts::read_level, parts::read_acquire>;
 inline constexpr ScriptText read_holders = joined<parts::read_lease, parts::read_holders>;
 inline constexpr ScriptText read_remaining_lease = joined<parts::read_lease, parts::read_remaining_lease>;
 inline constexpr ScriptText read_renew = joined<parts::wanted_until, parts::read_renew>;
@@ -315,7 +318,7 @@ return 1
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_acquire>{scripts::read_acquire,
-    "c6005e974816881b335a9db04267778c5e8836f1"};
+    "de71b97195964d1236a05caae5e8dfa4d3d2f383"};
 template <>
 inline constexpr Script digested<scripts::read_hold_count>{scripts::read_hold_count,
     "288da14bc49c9b22ddd3113ef47a14961b569bf4"};

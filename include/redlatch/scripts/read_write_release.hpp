@@ -147,7 +147,7 @@ inline constexpr ScriptText read_write_queue =
            read_write_hand_on, queue_notify, read_write_tell_queue>;
 
 inline constexpr ScriptText read_leaving =
-    joined<all_or_none, earlier_lease, read_write_release_keys, read_level, read_lease, read_leave>;
+    joined<all_or_none, read_write_release_keys, read_level, read_lease, read_leave>;
 inline constexpr ScriptText write_leaving = joined<leaving_levels, read_write_release_keys, read_lease, write_leave>;
 
 }  // namespace parts
@@ -167,16 +167,16 @@ inline constexpr ScriptText write_give_up = joined<parts::wanted_until, parts::w
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_give_up>{scripts::read_give_up,
-    "b1bb50052a81946b2dd7c5b78263b5b8ccadd37f"};
+    "0d3731cfc0136dabd6c840b3a0f9611406620a6b"};
 template <>
 inline constexpr Script digested<scripts::read_release>{scripts::read_release,
-    "c89ba470b5c46d4f6e26d437636f47a5d0bcb9fe"};
+    "12c75718b6412a259afcd7a3cc62ff0e0fbf8f28"};
 template <>
 inline constexpr Script digested<scripts::write_give_up>{scripts::write_give_up,
-    "25e8d7ee90fa546b50356edfd03136349f459c54"};
+    "635e617f47c9b0f3829ac0b4687ce30a6282dd7e"};
 template <>
 inline constexpr Script digested<scripts::write_release>{scripts::write_release,
-    "ffb4a13e7f9a4dcecbe30e46b778a0785506f3ff"};
+    "4e6fbb7b49d436f8e661032982c7a5d111a2baf0"};
 // clang-format on
 
 }  // namespace detail

@@ -81,7 +81,7 @@ inline constexpr ScriptText read_write_telling = joined<queue_words, read_write_
 }  // namespace parts
 
 inline constexpr ScriptText read_stay =
-    joined<parts::wanted_until, parts::all_or_none, parts::earlier_lease, parts::read_write_release_keys,
+    joined<parts::wanted_until, parts::all_or_none, parts::read_level, parts::read_write_release_keys,
            parts::read_lease, parts::read_write_telling, parts::read_stay>;
 inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_or_none, parts::read_write_release_keys,
                                                 parts::read_lease, parts::read_write_telling, parts::write_stay>;
@@ -91,7 +91,7 @@ inline constexpr ScriptText write_stay = joined<parts::wanted_until, parts::all_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::read_stay>{scripts::read_stay,
-    "d55add1bb3f6aa43bf68f1e57835b9dbf2a21a25"};
+    "3d173778e844ae57264be2571e2563728efe5d8d"};
 template <>
 inline constexpr Script digested<scripts::write_stay>{scripts::write_stay,
     "71527f2f2c9bacfe992d9babe7ddffa0b69e0f45"};

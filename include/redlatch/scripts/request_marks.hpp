@@ -40,6 +40,8 @@ local function ttl_of(marks)
     marks_ttl = marks_ttl or redis.call('pttl', marks)
     return marks_ttl
 end
+-- Returns the change that keeps the marks for so many ms, or longer if that was set before.
+local function keep_for(marks, time) return {'pexpire', marks, whole(math.max(ttl_of(marks), time, 1))} end
 -- mark() and keep() return changes for all_or_none(). The outcome is an integer, as text if it may be large. `before`:
 -- the outcome that this one replaces. Undoing writes the mark once more, because that is a command that was allowed:
 -- the right to DEL may be the very one whose lack makes it necessary. A mark of an earlier request means nothing, and ends
@@ -50,13 +52,14 @@ local function mark(marks, lane, request, outcome, before)
         undo = {'hset', marks, lane, request .. ':' .. whole(before)}
     end
     return {'hset', marks, lane, request .. ':' .. outcome, undo = undo,
-            tidy = ttl_of(marks) == -2 and {'del', marks} or {'pexpire', marks, whole(math.max(ttl_of(marks), 1))}}
+            tidy = ttl_of(marks) == -2 and {'del', marks} or keep_for(marks, 1)}
 end
--- Keeps the marks until `ends`, or longer if that was set before. Redis allows this when its memory is full, and then
--- all later writes of the script. It also follows the mark: if the marks were about to end, it has deleted them.
+-- Keeps the marks until `ends`. Redis allows this when its memory is full, and then all later writes of the script. It
+-- also follows the mark: if the marks were about to end, it has deleted them.
 local function keep(marks, now, ends)
-    return {'pexpire', marks, whole(math.max(ttl_of(marks), ends - now, 1)),
-            undo = {'pexpire', marks, whole(math.max(ttl_of(marks), 1))}}
+    local change = keep_for(marks, ends - now)
+    change.undo = keep_for(marks, 1)
+    return change
 end
 -- Returns the TTL in ms of what belongs to a counter that lasts for `left` ms, and ends before it. The server reads the clock
 -- for each of the two. A release between the two ends would create the counter anew, for ever.
@@ -92,7 +95,7 @@ inline constexpr ScriptText request_void{with_request_marks<parts::request_void>
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::request_void>{scripts::request_void,
-    "b5ba8c4509f24beee919993659edb7fa2735ff4f"};
+    "80e31e697f229cc1f4de724fc92f7c23c1ae5da3"};
 // clang-format on
 
 }  // namespace detail

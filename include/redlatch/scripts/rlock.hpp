@@ -73,7 +73,7 @@ if not count then return nil end
 local now = time_in_ms()
 if now > tonumber(wanted_until) then return late(now) end
 local left = redis.call('pttl', lock)
-local refusal = replace(lock, owner, count, successor, lease, left)
+local refusal = replace(lock, owner, count, successor, lease)
 if refusal then return refusal end
 -- Other waiters rely on the earlier, longer lease: wake them.
 if left > tonumber(lease) then redis.pcall(publish, channel, '0') end
@@ -140,13 +140,13 @@ inline constexpr Script digested<scripts::rlock_acquire>{scripts::rlock_acquire,
     "9177ae7e76a78db8bb54f124515935c85c1eef43"};
 template <>
 inline constexpr Script digested<scripts::rlock_give_up>{scripts::rlock_give_up,
-    "56629d804fbfe55080bce7eb87bb891fda6ebda6"};
+    "9d02e80a65ec9e4511a2478e21574a1a6567ed62"};
 template <>
 inline constexpr Script digested<scripts::rlock_hand_over>{scripts::rlock_hand_over,
-    "a5ab9f08c913d97ba6f676d30a641c96feff34de"};
+    "72483e58b6664f5ec9e4d3a03fde67844594b50c"};
 template <>
 inline constexpr Script digested<scripts::rlock_release>{scripts::rlock_release,
-    "27c23156036f848526b0c362e52f40e2efa89fcb"};
+    "e29578280abdbd4d114a77eb530e5a34e2df0009"};
 template <>
 inline constexpr Script digested<scripts::rlock_remaining_lease>{scripts::rlock_remaining_lease,
     "f70ef3a0ebbc9da0d42f8b442e892b4062745468"};
@@ -155,7 +155,7 @@ inline constexpr Script digested<scripts::rlock_renew>{scripts::rlock_renew,
     "06c33d93d52106b97cb3efee8496f76edea7b3b4"};
 template <>
 inline constexpr Script digested<scripts::rlock_stay>{scripts::rlock_stay,
-    "d77b7f2603636dcf3efb3d917860c7449e5a2a1d"};
+    "036a802a0e48c7cec60fa900d6cd2546766390e3"};
 // clang-format on
 
 }  // namespace detail

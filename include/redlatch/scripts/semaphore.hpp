@@ -196,19 +196,19 @@ inline constexpr ScriptText semaphore_drain{with_request_marks<parts::semaphore_
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_acquire>{scripts::semaphore_acquire,
-    "a6f12b10162c03648b7a65fbe437a2269b1324f3"};
+    "6df656e7031508163ae5dbc6c0740213ab4ea500"};
 template <>
 inline constexpr Script digested<scripts::semaphore_add>{scripts::semaphore_add,
-    "7bd2b7fca2ca85a6115778eb7d12d9f66f3f9811"};
+    "e9b1484cf262f1d42cdfbba792534549e3cf42a5"};
 template <>
 inline constexpr Script digested<scripts::semaphore_drain>{scripts::semaphore_drain,
-    "eaf187cf1475a979597b0a7cd0dcb9176e6f5772"};
+    "d828497acc566a64067c1bd8898aabc4a6371dc4"};
 template <>
 inline constexpr Script digested<scripts::semaphore_give_back>{scripts::semaphore_give_back,
-    "0f584131f93d412483ec724dbf413b03b882a32f"};
+    "aa932eba68b123e71d7ba0d42dd59157c28f765f"};
 template <>
 inline constexpr Script digested<scripts::semaphore_set>{scripts::semaphore_set,
-    "40b9bc336aa43487e7e15ebf2030135627f56b72"};
+    "8bad8b7bd62733d8eea072262b89d6ffefecc493"};
 // clang-format on
 
 }  // namespace detail

@@ -212,7 +212,7 @@ inline constexpr ScriptText semaphore_leave =
 // clang-format off
 template <>
 inline constexpr Script digested<scripts::semaphore_leave>{scripts::semaphore_leave,
-    "a8f6d4dbc65792dc301171a9661bfdddad4f8db0"};
+    "d315dbd1f6709d84ab3f5e84af8c3d8b579b8300"};
 // clang-format on
 
 }  // namespace detail

@@ -257,23 +257,30 @@ TEST_CASE("a lease of its own has to be asked for") {
 
 // A grant counts from the server's clock. Without a reading of that, permits must not go round between the waiters.
 TEST_CASE("a process that does not know the server's clock gives its grant back, asks, and is served") {
-    Fixture fixture;
-    fixture.b.queue_up(fixture.redis, 1);
-    fixture.c.queue_up(fixture.redis, 1);
-    for (Party* party : {&fixture.b, &fixture.c}) {
-        RLock any{party->client, "any"};
-        redlatch::detail::LockAccess::state(any).session().server_clock().doubt();
-    }
-    const auto commands = fixture.b.client.stats().commands + fixture.c.client.stats().commands;
-    fixture.release();
-    const auto has_entered = [](const Party& party) { return party.visit.wait_for(0s) == std::future_status::ready; };
-    REQUIRE(eventually([&] { return has_entered(fixture.b) || has_entered(fixture.c); }, 20s));
-    Party& first = has_entered(fixture.b) ? fixture.b : fixture.c;
-    Party& second = &first == &fixture.b ? fixture.c : fixture.b;
-    first.seats.release(first.enters());
-    second.seats.release(second.enters());
-    CHECK(fixture.b.client.stats().commands + fixture.c.client.stats().commands < commands + 25);
-    CHECK(fixture.a.seats.available_permits() == 1);
+    CHECK(succeeds_once([] {  // a busy machine may be late
+        Fixture fixture;
+        fixture.b.queue_up(fixture.redis, 1);
+        fixture.c.queue_up(fixture.redis, 1);
+        for (Party* party : {&fixture.b, &fixture.c}) {
+            RLock any{party->client, "any"};
+            redlatch::detail::LockAccess::state(any).session().server_clock().doubt();
+        }
+        const auto commands = fixture.b.client.stats().commands + fixture.c.client.stats().commands;
+        const Stopwatch watch;
+        fixture.release();
+        const auto has_entered = [](const Party& party) {
+            return party.visit.wait_for(0s) == std::future_status::ready;
+        };
+        REQUIRE(eventually([&] { return has_entered(fixture.b) || has_entered(fixture.c); }, 20s));
+        Party& first = has_entered(fixture.b) ? fixture.b : fixture.c;
+        Party& second = &first == &fixture.b ? fixture.c : fixture.b;
+        first.seats.release(first.enters());
+        second.seats.release(second.enters());
+        const bool in_time = watch.within(2s);
+        CHECK(fixture.b.client.stats().commands + fixture.c.client.stats().commands < commands + 25);
+        CHECK(fixture.a.seats.available_permits() == 1);
+        return in_time;
+    }));
 }
 
 TEST_CASE("a frozen waiter costs the others no more than its grant, a dead one nothing") {
