@@ -405,7 +405,7 @@ mutate(fair_serves_the_last_first scripts/fair_lock.hpp
 mutate(fair_slot_of_a_whole_lease protocol/fair_lock.hpp
     "context.options.watchdog_timeout / 6"
     "context.options.watchdog_timeout"
-    "integration/fair_lock_order")
+    "unit/lock_protocols")
 
 # The time of a waiter of a fair lock is the default, whatever the option says.
 mutate(fair_waiter_timeout_ignored protocol/fair_lock.hpp

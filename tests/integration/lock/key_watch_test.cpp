@@ -181,7 +181,7 @@ TEST_CASE(
         const auto tracked = [&] { return redis.command_calls()["client|tracking"]; };
         const auto before = tracked();
         CHECK(redis.integer("CLIENT", "KILL", "ID", cut[0]) == 1);
-        REQUIRE(eventually([&] { return tracked() > before && connections(redis, readers) != cut; }, 20s));
+        REQUIRE(eventually([&] { return tracked() > before && connections(redis, readers) != cut; }, soon));
         REQUIRE(eventually([&] { return connections(redis, readers).size() == 1 && tracked_keys(redis) == 1; }, 20s));
         party.theirs.unlock();
         REQUIRE(ready_within(waiter, soon));

@@ -691,6 +691,41 @@ TEST_CASE("a release whose message arrives before its reply still wakes the loca
     }
 }
 
+// A client skips the message of its own release. If that came before the reply, the next message is somebody else's.
+TEST_CASE("after a release whose message arrives before its reply, another process's release wakes a waiter at once") {
+    RedisServer server;
+    RawRedis redis{server};
+    Proxy proxy{server.url()};
+    ClientOptions options;
+    options.grants = false;  // a grant has a channel of its own
+    Client client{proxy.url(), options};
+    Client other{server.url(), options};
+    RLock orders{client, "orders"};
+    RLock theirs{other, "orders"};
+    const auto wait_for_them = [&] {
+        theirs.lock();
+        auto waiter = start_waiting(client, [&] { return orders.lock(), orders.unlock(), true; });
+        REQUIRE(is_listened_to(redis, "orders", 1));
+        theirs.unlock();
+        REQUIRE(ready(waiter, 8s));  // otherwise it asks after the lease, which is 30 s
+    };
+    wait_for_them();
+    for (int round = 0; round < rounds; ++round) {
+        orders.lock();
+        const auto received = proxy.counts().bytes_to_client;
+        proxy.hold_next_replies(
+            1, std::string{redlatch::detail::digested<redlatch::detail::scripts::rlock_release>.digest()});
+        auto network = start([&] {
+            REQUIRE(
+                eventually([&] { return proxy.counts().held == 1 && proxy.counts().bytes_to_client > received; }, 20s));
+            proxy.release();
+        });
+        orders.unlock();
+        network.get();
+        wait_for_them();
+    }
+}
+
 TEST_CASE("one subscription serves all waiting threads, and is kept for a while") {
     RedisServer server;
     RawRedis redis{server};

@@ -91,8 +91,14 @@ TEST_CASE("the time of a slow function is not that of the server") {
         std::this_thread::sleep_for(time + 100ms);
         return Credentials{"app", "token"};
     };
-    ScriptedServer quick{ok};
-    CHECK_FALSE(open(with_login(quick, slow), time));
+    // The reply takes a moment, so a deadline that has passed is noticed.
+    ScriptedServer in_time{[](const CommandWords&) {
+        ScriptedReply reply{"+OK\r\n"};
+        reply.piece = 1;
+        reply.pause = 20ms;
+        return reply;
+    }};
+    CHECK_FALSE(open(with_login(in_time, slow), time));
     ScriptedServer silent{[](const CommandWords&) { return ScriptedReply{}; }};
     const auto refusal = open(with_login(silent, slow), time);
     REQUIRE(refusal);
