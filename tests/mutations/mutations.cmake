@@ -2074,7 +2074,7 @@ mutate(release_takes_the_level_too_early lock/hold.ipp
 # Without memory to continue a coroutine elsewhere, it is continued twice.
 mutate(continued_twice session/hop.ipp
     "        ticket->use();\n        throw;"
-    ""
+    "        throw;"
     "faults/(no_memory|failing)")
 
 # Without memory, a grant that nobody wants any more ends the program.
