@@ -113,8 +113,8 @@ struct Fleet {
                 if (mine.try_lock_for(20s)) give_back(mine);
             }));
         });
-        eventually([&] { return client.stats().waits > waits || ready_within(waiting, 0ms); }, 10s);
-        ready_within(waiting, std::max(at_least, 20ms));  // the subscription and the second try, as a rule
+        eventually([&] { return client.stats().waits > waits || ready(waiting, 0ms); }, 10s);
+        ready(waiting, std::max(at_least, 20ms));  // the subscription and the second try, as a rule
         theirs.unlock();
         waiting.get();
     }
@@ -131,8 +131,8 @@ struct Fleet {
                     if (lock.try_lock_for(20s)) give_back(lock);
                 }));
             });
-            eventually([&] { return client.stats().waits > waits || ready_within(successor, 0ms); }, 10s);
-            ready_within(successor, 5ms);
+            eventually([&] { return client.stats().waits > waits || ready(successor, 0ms); }, 10s);
+            ready(successor, 5ms);
             give_back(lock);
             successor.get();
             if (client.stats().handoffs > handoffs || was_refused()) return;
@@ -221,7 +221,7 @@ const std::vector<Use>& uses() {
              theirs.set_permits(1);
              id = theirs.acquire();
              auto waiting = start([&] { fleet.note(code_of([&] { mine.release(mine.acquire()); })); });
-             ready_within(waiting, 20ms);
+             ready(waiting, 20ms);
              theirs.release(id);
              waiting.get();
          }},
@@ -263,7 +263,7 @@ const std::vector<Use>& uses() {
              std::optional<Leader> seen = theirs.leader();
              auto observing =
                  start([&] { fleet.note(code_of([&] { static_cast<void>(mine.wait_change_for(20s, seen)); })); });
-             ready_within(observing, 20ms);
+             ready(observing, 20ms);
              static_cast<void>(term.resign());
              observing.get();
          }},
@@ -290,7 +290,7 @@ const std::vector<Use>& uses() {
              static_cast<void>(mine.inspect());
              static_cast<void>(mine.drain_permits());
              auto waiting = start([&] { fleet.note(code_of([&] { mine.acquire(); })); });
-             ready_within(waiting, 20ms);
+             ready(waiting, 20ms);
              theirs.release();
              waiting.get();
              theirs.try_set_permits(0);
@@ -309,7 +309,7 @@ const std::vector<Use>& uses() {
              static_cast<void>(mine.try_wait());
              mine.count_down();
              auto waiting = start([&] { fleet.note(code_of([&] { mine.wait(); })); });
-             ready_within(waiting, 20ms);
+             ready(waiting, 20ms);
              theirs.count_down(2);
              waiting.get();
              mine.try_set_count(2);
@@ -381,7 +381,7 @@ const std::vector<Use>& uses() {
              Barrier mine{fleet.client, "barrier", 2}, theirs{fleet.peer, "barrier", 2};
              static_cast<void>(mine.withdraw(mine.arrive()));
              auto waiting = start([&] { fleet.note(code_of([&] { mine.arrive_and_wait(); })); });
-             ready_within(waiting, 20ms);
+             ready(waiting, 20ms);
              static_cast<void>(theirs.arrive());
              waiting.get();
              fleet.stop_if_refused();
@@ -398,7 +398,7 @@ const std::vector<Use>& uses() {
                      static_cast<void>(mine.wait_for(lock, 20s));
                  }));
              });
-             eventually([&] { return theirs.waiters() > 0 || ready_within(waiting, 0ms); }, 10s);
+             eventually([&] { return theirs.waiters() > 0 || ready(waiting, 0ms); }, 10s);
              static_cast<void>(mine.waiters());
              static_cast<void>(mine.notify_one());
              waiting.get();

@@ -34,16 +34,16 @@ struct Election {
     void go_on() {
         CHECK(eventually([this] { return left.leader().has_value(); }, failover));
         CHECK(term.is_leader());
-        CHECK_FALSE(ready_within(waiting, 0ms));
-        CHECK_FALSE(ready_within(observing, 0ms));
+        CHECK_FALSE(ready(waiting, 0ms));
+        CHECK_FALSE(ready(observing, 0ms));
         const std::int64_t token = term.token();
         CHECK_FALSE(term.resign(failover));
-        REQUIRE(ready_within(waiting, failover));
+        REQUIRE(ready(waiting, failover));
         Term next = waiting.get();
         REQUIRE(next);
         CHECK(next.token() > token);
         CHECK(left.leader()->name == "right");
-        REQUIRE(ready_within(observing, failover));
+        REQUIRE(ready(observing, failover));
         CHECK(observing.get());
         CHECK_FALSE(next.resign(failover));
     }
@@ -85,7 +85,7 @@ TEST_CASE("elections work in any slot of a cluster, with a tag or without") {
         auto waiting = start([&] { return right.campaign_for(soon); });
         REQUIRE(eventually([&] { return other.stats().waiting == 1; }, soon));
         CHECK_FALSE(term.resign());
-        REQUIRE(ready_within(waiting, soon));
+        REQUIRE(ready(waiting, soon));
         CHECK(waiting.get());
     }
 }
@@ -114,7 +114,7 @@ TEST_CASE("fault: master dies before the lock reaches its replica: the leader is
     REQUIRE(eventually([&] { return terms == 1; }, soon));
     setup.master().kill();
     REQUIRE(setup.is_master_by(setup.replica(), failover));
-    REQUIRE(ready_within(leading, failover));
+    REQUIRE(ready(leading, failover));
     CHECK(leading.get());
     CHECK(terms == 2);
 }
@@ -153,9 +153,9 @@ TEST_CASE("fault: master with sentinels dies during the work: it is done once, a
     setup.master().kill();
     REQUIRE(setup.is_master_by(setup.replica(), failover));
     may_end = true;
-    REQUIRE(ready_within(working, failover));
+    REQUIRE(ready(working, failover));
     CHECK(working.get());
-    REQUIRE(ready_within(waiting, failover));
+    REQUIRE(ready(waiting, failover));
     CHECK(waiting.get());
     CHECK(begun == 1);
     CHECK(theirs.is_done());

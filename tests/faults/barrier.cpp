@@ -88,7 +88,7 @@ TEST_CASE("fault: a party is killed that has arrived: it does not count after it
         auto waiting = start([&] { barrier.arrive_and_wait(); });
         REQUIRE(eventually([&] { return barrier.inspect().arrived == 1; }, 20s));
         barrier.arrive_and_wait();
-        CHECK(ready_within(waiting, 20s));
+        CHECK(ready(waiting, 20s));
         CHECK(barrier.inspect().phase == 2);
     }
 }
@@ -110,8 +110,8 @@ TEST_CASE("fault: a party is killed before its phase ends, while the others wait
     REQUIRE(eventually([&] { return barrier.inspect().arrived == 2; }, 20s));
     CHECK(one.wait_for(50ms) == std::future_status::timeout);
     barrier.arrive_and_wait();
-    CHECK(ready_within(one, 20s));
-    CHECK(ready_within(two, 20s));
+    CHECK(ready(one, 20s));
+    CHECK(ready(two, 20s));
 }
 
 TEST_CASE("fault: a party is frozen beyond its lease: its wait ends with hold_lost") {
@@ -151,7 +151,7 @@ TEST_CASE("fault: replies and requests are lost in every step: each arrival coun
                     REQUIRE(eventually([&] { return theirs.inspect().arrived == 1; }, 20s));
                     theirs.arrive_and_wait();
                 }
-                REQUIRE(ready_within(waiting, 20s));
+                REQUIRE(ready(waiting, 20s));
                 path.proxy.clear_rules();
                 CHECK(theirs.inspect().phase == ++phase);
                 CHECK(theirs.inspect().arrived == 0);
@@ -192,12 +192,12 @@ TEST_CASE("fault: a server restarts without its data: those that wait get hold_l
     REQUIRE(eventually([&] { return client.stats().waiting == 1; }, 20s));
     server.kill();
     server.restart();
-    REQUIRE(ready_within(waiting, 60s));
+    REQUIRE(ready(waiting, 60s));
     CHECK(waiting.get() == errc::hold_lost);
     auto again = start([&] { barrier.arrive_and_wait(); });
     REQUIRE(eventually([&] { return barrier.inspect().arrived == 1; }, 20s));
     barrier.arrive_and_wait();
-    CHECK(ready_within(again, 20s));
+    CHECK(ready(again, 20s));
 }
 
 TEST_CASE("fault: connections break while parties meet: nobody is ahead of the others") {
@@ -231,7 +231,7 @@ TEST_CASE("fault: the master of a cluster that has the barrier dies: the phases 
         REQUIRE(cluster.is_served("start", failover));
         CHECK(barrier.inspect().arrived == 1);
         barrier.arrive_and_wait();
-        CHECK(ready_within(waiting, failover));
+        CHECK(ready(waiting, failover));
     }
 }
 
@@ -248,6 +248,6 @@ TEST_CASE("fault: a failover by Sentinel: the phases go on") {
     setup.master().kill();
     REQUIRE(setup.is_master_by(setup.replica(), failover));
     barrier.arrive_and_wait();
-    CHECK(ready_within(waiting, failover));
+    CHECK(ready(waiting, failover));
     CHECK(barrier.inspect().phase == 2);
 }

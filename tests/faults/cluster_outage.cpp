@@ -95,7 +95,7 @@ TEST_CASE(
         redis.integer("DEL", names[i]);
         redis.integer("SPUBLISH", channel_of(names[i]), "0");
     }
-    for (auto& one : all) CHECK(ready_within(one, soon));
+    for (auto& one : all) CHECK(ready(one, soon));
 }
 
 TEST_CASE("fault: a frozen master is replaced: callers stop waiting for it, and it gets no commands when it is back") {
@@ -122,7 +122,7 @@ TEST_CASE("fault: a frozen master is replaced: callers stop waiting for it, and 
     RLock fresh{other, cluster.key_on(successor, "x")};
     CHECK(fresh.try_lock_for(failover));
     fresh.unlock();
-    REQUIRE(ready_within(waiting, soon));
+    REQUIRE(ready(waiting, soon));
     victim.cont();
     REQUIRE(cluster.is_well(failover));
     const long long spoken = commands_at(victim);

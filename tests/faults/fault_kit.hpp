@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <redlatch/redlatch.hpp>
@@ -156,11 +155,6 @@ inline std::chrono::nanoseconds cpu_time_of_this_thread() {
     timespec used{};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
     return std::chrono::seconds{used.tv_sec} + std::chrono::nanoseconds{used.tv_nsec};
-}
-
-template <class Result>
-bool ready_within(const std::future<Result>& result, std::chrono::milliseconds bound) {
-    return result.wait_for(bound) == std::future_status::ready;
 }
 
 }  // namespace redlatch::fault

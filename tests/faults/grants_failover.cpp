@@ -55,7 +55,7 @@ struct Crowd {
     }
 
     void all_enter() {
-        for (const auto& party : parties) CHECK(ready_within(party->visit, failover));
+        for (const auto& party : parties) CHECK(ready(party->visit, failover));
     }
 
     std::vector<std::unique_ptr<Party<L>>> parties;

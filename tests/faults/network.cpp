@@ -330,7 +330,7 @@ TEST_CASE("fault: subscription half closed: the waiter still wakes soon after th
         const auto accepted = path.proxy.counts().accepted;
         path.proxy.half_close(side);
         held.unlock();
-        CHECK(ready_within(waiting, 5s));
+        CHECK(ready(waiting, 5s));
         CHECK(waiting.get());
         CHECK(path.proxy.counts().accepted > accepted);
     }
@@ -354,7 +354,7 @@ TEST_CASE("fault: segments of one byte: replies and messages are still read") {
     });
     REQUIRE(eventually([&] { return listeners(path.redis, "orders") == 1; }));
     held.unlock();
-    REQUIRE(ready_within(waiting, 10s));
+    REQUIRE(ready(waiting, 10s));
     CHECK(waiting.get() == 2);
     CHECK_FALSE(path.redis.exists("orders"));
 }
@@ -423,7 +423,7 @@ TEST_CASE("fault: connections refused for a while: a call is only delayed") {
     });
     REQUIRE(eventually([&] { return path.proxy.counts().refused >= 3; }));
     path.proxy.refuse(false);
-    CHECK(ready_within(locking, 5s));
+    CHECK(ready(locking, 5s));
     CHECK_FALSE(locking.get());
     // The client waits between attempts, so there are far fewer than a loop would make.
     CHECK(path.proxy.counts().refused < 200);
@@ -534,7 +534,7 @@ int run_out_of_descriptors(std::span<const std::string> args) {
         return !ec;
     });
     if (!eventually([&] { return client.stats().commands > 0; })) return 5;
-    if (ready_within(locking, 20ms)) return 6;
+    if (ready(locking, 20ms)) return 6;
     hoard.clear();
     return locking.get() ? 0 : 7;
 }

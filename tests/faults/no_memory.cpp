@@ -6,7 +6,6 @@
 #include <atomic>
 #include <deque>
 #include <functional>
-#include <future>
 #include <memory>
 #include <new>
 #include <optional>
@@ -163,21 +162,14 @@ TEST_CASE("fault: the n-th allocation of the caller fails, in every operation of
     CHECK(fail_each<Mutex>(place, [](auto& lock) { ask_lock(lock); }) > 5);
 }
 
-template <class T>
-T result_in_time(std::future<T> future) {
-    REQUIRE(ready_within(future, 20s));
-    return future.get();
-}
-
 template <class Lock>
 void use_operations(Lock& lock) {
     { const Hold hold = lock.hold(); }
     { const Hold hold = lock.try_hold_for(2s, Lease{2s}); }
-    { const Hold hold = result_in_time(lock.async_lock().future()); }
-    static_cast<void>(result_in_time(lock.hold().async_unlock().future()));
-    result_in_time(lock.async_run([](const std::stop_token&) {}).future());
-    static_cast<void>(
-        result_in_time(lock.async_run([](const std::stop_token&) { return std::string(100, 'x'); }).future()));
+    { const Hold hold = result_of(lock.async_lock().future()); }
+    static_cast<void>(result_of(lock.hold().async_unlock().future()));
+    result_of(lock.async_run([](const std::stop_token&) {}).future());
+    static_cast<void>(result_of(lock.async_run([](const std::stop_token&) { return std::string(100, 'x'); }).future()));
 }
 
 TEST_CASE_TEMPLATE("fault: the n-th allocation fails, in holds and operations", Lock, RLock, FairLock, ReadWriteLock,
@@ -337,12 +329,12 @@ TEST_CASE_TEMPLATE(
                 }
             });
             REQUIRE(eventually([&] { return client.stats().waits == 1; }));
-            ready_within(successor, 5ms);  // its first question, as a rule
+            ready(successor, 5ms);  // its first question, as a rule
             bool struck = false;
             {
                 FailingMemory memory{of, n};
                 CHECK_NOTHROW(lock.unlock());
-                CHECK(ready_within(successor, late + 3s));
+                CHECK(ready(successor, late + 3s));
                 struck = memory.struck();
             }
             CHECK(successor.get());

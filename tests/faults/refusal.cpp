@@ -80,7 +80,7 @@ TEST_CASE("fault: server busy with a foreign script: try_lock() is refused and l
     const auto resends = client.stats().resends;
     CHECK(eventually([&] { return client.stats().resends > resends; }));
     script.end();
-    CHECK(ready_within(locking, 5s));
+    CHECK(ready(locking, 5s));
     CHECK_FALSE(locking.get());
     RawRedis redis{server};
     CHECK(refused_with(redis, "BUSY"));
@@ -175,13 +175,13 @@ TEST_CASE("subscription refused for the moment: the waiter does not fail") {
         path.proxy.kill_all();
         REQUIRE(eventually([&] { return path.proxy.counts().accepted > accepted; }));
         REQUIRE(eventually([&] { return path.proxy.counts().bytes_to_client >= told + 80; }));  // "-BUSY Redis is …"
-        CHECK_FALSE(ready_within(waiting, 50ms));
+        CHECK_FALSE(ready(waiting, 50ms));
     }
     const std::string subscriptions = path.redis.info("commandstats", "cmdstat_subscribe");
     CHECK(subscriptions.find("rejected_calls=") != std::string::npos);
     CHECK(subscriptions.find("rejected_calls=0") == std::string::npos);
     held.unlock();
-    CHECK(ready_within(waiting, 5s));
+    CHECK(ready(waiting, 5s));
     CHECK(waiting.get() == std::error_code{});
 }
 
@@ -207,7 +207,7 @@ TEST_CASE("fault: server full (maxclients): try_lock() fails in time, lock() wai
     CHECK(eventually([&] { return client.stats().resends > resends; }));
     CHECK(std::stoll(redis.info("stats", "rejected_connections")) > 0);
     redis.text("CONFIG", "SET", "maxclients", 1000);
-    CHECK(ready_within(locking, unreachable_timeout));
+    CHECK(ready(locking, unreachable_timeout));
     CHECK(locking.get() == std::error_code{});
     // The client waits between attempts.
     CHECK(std::stoll(redis.info("stats", "rejected_connections")) < 500);
@@ -237,7 +237,7 @@ TEST_CASE("no free connection for the subscriptions: the waiter does not fail") 
     full = true;
     REQUIRE(eventually([&] { return std::stoll(redis.info("stats", "rejected_connections")) > 0; }));
     // Without messages it waits until the lease ends.
-    CHECK(ready_within(waiting, lease.length() + margin));
+    CHECK(ready(waiting, lease.length() + margin));
     CHECK(waiting.get() == std::error_code{});
     std::error_code ec;
     held.unlock(ec);
@@ -328,7 +328,7 @@ TEST_CASE("not enough replicas: lock() waits, and continues when they are there"
     const auto resends = client.stats().resends;
     CHECK(eventually([&] { return client.stats().resends > resends; }));
     redis.text("CONFIG", "SET", "min-replicas-to-write", 0);
-    CHECK(ready_within(locking, 5s));
+    CHECK(ready(locking, 5s));
     CHECK(locking.get() == std::error_code{});
     CHECK(refused_with(redis, "NOREPLICAS"));
     CHECK(eventually([&] { return redis.keys().empty(); }, std::chrono::seconds{20}));

@@ -138,7 +138,7 @@ TEST_CASE("fault: demoted master answers READONLY: the client follows the failov
     CHECK(eventually([&] { return listeners_on(setup.replica(), "wanted") >= 1; }, 10s));
     CHECK(new_one.integer("DEL", "wanted") == 1);
     CHECK(new_one.integer("PUBLISH", "redisson_lock__channel:{wanted}", "0") == 1);
-    CHECK(ready_within(waiting, 20s));
+    CHECK(ready(waiting, 20s));
     CHECK(orders.is_held());
     orders.unlock();
     CHECK(log.count(Event::Kind::hold_lost) == 0);
@@ -168,7 +168,7 @@ TEST_CASE(
     CHECK(orders.is_held());
     CHECK(waiting.wait_for(0s) == std::future_status::timeout);
     orders.unlock();
-    REQUIRE(ready_within(waiting, 10s));
+    REQUIRE(ready(waiting, 10s));
     CHECK(eventually([&] { return !holds_key(setup.replica(), "orders"); }, 20s));
     CHECK(log.count(Event::Kind::hold_lost) == 0);
 }
@@ -256,7 +256,7 @@ TEST_CASE("fault: frozen master comes back after the failover: it gets no comman
     CHECK(eventually([&] { return clients_of(setup.master()) == 0; }, 10s));
     const auto scripts = scripts_on(setup.master());
     orders.unlock();
-    REQUIRE(ready_within(waiting, 10s));
+    REQUIRE(ready(waiting, 10s));
     CHECK(scripts_on(setup.master()) == scripts);
     CHECK(eventually([&] { return !holds_key(setup.replica(), "orders"); }, 20s));
     CHECK(log.count(Event::Kind::hold_lost) == 0);
@@ -302,9 +302,9 @@ TEST_CASE("fault: a failover by Sentinel: the new master watches the key for whi
             setup.master().kill();
         REQUIRE(setup.is_master_by(setup.replica(), failover));
         REQUIRE(eventually([&] { return tracked_keys_on(setup.replica()) == 1; }, 60s));
-        CHECK_FALSE(ready_within(waiter, 50ms));
+        CHECK_FALSE(ready(waiter, 50ms));
         theirs.unlock();
-        CHECK(ready_within(waiter, soon_enough));
+        CHECK(ready(waiter, soon_enough));
         CHECK(waiter.get());
     };
     SUBCASE("Mutex, the master dies") { check(std::type_identity<Mutex>(), false); }

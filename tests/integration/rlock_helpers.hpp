@@ -10,7 +10,6 @@
 #include <deque>
 #include <filesystem>
 #include <functional>
-#include <future>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -67,13 +66,6 @@ inline constexpr std::chrono::milliseconds steady_lease{short_lease * 3};
 template <class Function>
 auto elsewhere(Function&& function) {
     return start(std::forward<Function>(function)).get();
-}
-
-/// Returns true if the result arrives in time. A test that fails here may hang in the future's destructor. ctest's time
-/// limit ends it, because a thread cannot be ended from outside.
-template <class Result>
-bool ready(const std::future<Result>& future, std::chrono::milliseconds deadline = std::chrono::seconds{20}) {
-    return future.wait_for(deadline) == std::future_status::ready;
 }
 
 /// Returns the ids of the threads of this process.

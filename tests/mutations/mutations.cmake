@@ -2697,7 +2697,7 @@ mutate(owed_message_waits_for_the_queue scripts/queue_release.hpp
 mutate(queue_is_read_once scripts/queue_release.hpp
     "        ids = nil\n"
     ""
-    "faults/grants")
+    "integration/grants")
 
 # A release that may not read the queue takes it for an empty one.
 mutate(unreadable_queue_is_empty scripts/queue_release.hpp

@@ -5,12 +5,14 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <concepts>
 #include <fstream>
 #include <functional>
 #include <future>
 #include <iterator>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <system_error>
 #include <type_traits>
@@ -38,6 +40,20 @@ auto start(Function function) {
         const auto shared = std::make_shared<Function>(std::move(function));
         return start_erased(std::function<Result()>([shared] { return (*shared)(); }));
     }
+}
+
+/// Returns true if the result arrives in time. A test that fails here may hang in the future's destructor. ctest's time
+/// limit ends it, because a thread cannot be ended from outside.
+template <class Result>
+bool ready(const std::future<Result>& future, std::chrono::milliseconds deadline = std::chrono::seconds{20}) {
+    return future.wait_for(deadline) == std::future_status::ready;
+}
+
+/// Returns the result. Throws if it does not arrive in time.
+template <class Result>
+Result result_of(std::future<Result> future) {
+    if (!ready(future)) throw std::runtime_error("the result does not arrive");
+    return future.get();
 }
 
 /// Returns the kernel's number of the calling thread, for is_asleep().

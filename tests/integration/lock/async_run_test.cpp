@@ -25,12 +25,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-template <class T>
-T result_of(std::future<T> future) {
-    REQUIRE(ready(future));
-    return future.get();
-}
-
 template <class R>
 std::error_code error_of(Operation<R>&& operation) {
     const auto told = std::make_shared<std::promise<std::error_code>>();

@@ -86,13 +86,13 @@ TEST_CASE("a release wakes a waiter, a thread and a coroutine, at once") {
             auto waiter = party.wait();
             REQUIRE(is_watching(redis));
             party.theirs.unlock();
-            REQUIRE(ready_within(waiter, soon));
+            REQUIRE(ready(waiter, soon));
             party.theirs.lock();
         }
         auto later = party.mine.async_lock().future();
         REQUIRE(is_watching(redis));
         party.theirs.unlock();
-        REQUIRE(ready_within(later, soon));
+        REQUIRE(ready(later, soon));
         CHECK_FALSE(later.get().unlock());
     });
 }
@@ -105,7 +105,7 @@ TEST_CASE("the end of a lease, force_unlock() and a deleted key wake a waiter") 
         auto waiter = party.wait();
         REQUIRE(is_watching(redis));
         CHECK(redis.integer("DEL", "orders") == 1);
-        REQUIRE(ready_within(waiter, soon));
+        REQUIRE(ready(waiter, soon));
         std::error_code lost;
         party.theirs.unlock(lost);
 
@@ -113,20 +113,20 @@ TEST_CASE("the end of a lease, force_unlock() and a deleted key wake a waiter") 
         waiter = party.wait();
         REQUIRE(is_watching(redis));
         CHECK(party.theirs.force_unlock());
-        REQUIRE(ready_within(waiter, soon));
+        REQUIRE(ready(waiter, soon));
         party.theirs.unlock(lost);
 
         // The lease may be over before the waiter has to wait.
         party.theirs.lock(Lease{paced(500ms)});
         waiter = start([&] { return party.mine.lock(), party.mine.unlock(), true; });
-        REQUIRE(ready_within(waiter, soon));
+        REQUIRE(ready(waiter, soon));
         party.theirs.unlock(lost);
 
         party.theirs.lock();
         waiter = party.wait();
         REQUIRE(is_watching(redis));
         redis.text("FLUSHALL");
-        REQUIRE(ready_within(waiter, soon));
+        REQUIRE(ready(waiter, soon));
     });
 }
 
@@ -143,14 +143,14 @@ TEST_CASE("20 waiters of a process send nothing while they wait, and share one w
         REQUIRE(eventually(
             [&] {
                 redis.text("CONFIG", "RESETSTAT");
-                return !ready_within(waiters.front(), 300ms) && commands(redis) == 0;
+                return !ready(waiters.front(), 300ms) && commands(redis) == 0;
             },
             20s));
         redis.text("CONFIG", "RESETSTAT");
-        CHECK_FALSE(ready_within(waiters.front(), 4s));
+        CHECK_FALSE(ready(waiters.front(), 4s));
         CHECK(commands(redis) == 0);
         party.theirs.unlock();
-        for (auto& waiter : waiters) REQUIRE(ready_within(waiter, 20s));
+        for (auto& waiter : waiters) REQUIRE(ready(waiter, 20s));
     });
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("a renewal of the holder costs the waiters one try and one watched rea
     REQUIRE(eventually([&] { return party.peer.stats().renewals >= renewals + 3; }, 60s));
     REQUIRE(is_watching(redis));
     party.theirs.unlock();
-    REQUIRE(ready_within(waiter, soon));
+    REQUIRE(ready(waiter, soon));
 }
 
 TEST_CASE(
@@ -184,7 +184,7 @@ TEST_CASE(
         REQUIRE(eventually([&] { return tracked() > before && connections(redis, readers) != cut; }, soon));
         REQUIRE(eventually([&] { return connections(redis, readers).size() == 1 && tracked_keys(redis) == 1; }, 20s));
         party.theirs.unlock();
-        REQUIRE(ready_within(waiter, soon));
+        REQUIRE(ready(waiter, soon));
     }
 }
 
@@ -200,7 +200,7 @@ TEST_CASE("a release while the connection that gets the news is away wakes the w
     redis.call("CLIENT", "KILL", "ID", hearing);
     redis.call("DEL", "orders");
     CHECK(redis.call("EXEC").elements.size() == 2);
-    REQUIRE(ready_within(waiter, soon));
+    REQUIRE(ready(waiter, soon));
     std::error_code lost;
     party.theirs.unlock(lost);
 }
@@ -216,7 +216,7 @@ TEST_CASE("a restarted server watches the key again") {
     CHECK(redis.exists("orders"));
     REQUIRE(is_watching(redis));
     party.theirs.unlock();
-    REQUIRE(ready_within(waiter, soon));
+    REQUIRE(ready(waiter, soon));
 }
 
 TEST_CASE("a user without one of the rights polls at the usual pace, and asks for it once") {
@@ -234,7 +234,7 @@ TEST_CASE("a user without one of the rights polls at the usual pace, and asks fo
         const auto refused = [&] { return !redis.command({"ACL", "LOG"}).elements.empty(); };
         CHECK(eventually(refused));
         party.theirs.unlock();
-        REQUIRE(ready_within(waiter, soon));
+        REQUIRE(ready(waiter, soon));
         // A later wait does not ask for it again. On a busy machine the first question may still be under way.
         CHECK(eventually([&] {
             redis.text("CONFIG", "RESETSTAT");
@@ -242,7 +242,7 @@ TEST_CASE("a user without one of the rights polls at the usual pace, and asks fo
             party.theirs.lock();
             waiter = party.wait();
             party.theirs.unlock();
-            REQUIRE(ready_within(waiter, soon));
+            REQUIRE(ready(waiter, soon));
             const auto calls = redis.command_calls();
             return !calls.contains("client|tracking") && !calls.contains("client|id") && !refused();
         }));
@@ -310,7 +310,7 @@ TEST_CASE("a lock that is free again when the key is read is tried at once") {
     redis.text("SET", "orders", "theirs", "PX", "600000");
     Mutex orders{client, "orders", hourly};
     auto waiter = start([&] { return orders.lock(), orders.unlock(), true; });
-    REQUIRE(ready_within(waiter, soon));
+    REQUIRE(ready(waiter, soon));
     CHECK(reads >= 1);
 }
 
@@ -328,8 +328,8 @@ TEST_CASE("an RLock and a SpinLock wait for one lock, each in its own way") {
         REQUIRE(
             eventually([&] { return client.stats().waiting == 2 && redis.lock_listeners(channel_of("orders")) >= 1; }));
         theirs.unlock();
-        REQUIRE(ready_within(first, soon));
-        REQUIRE(ready_within(second, soon));
+        REQUIRE(ready(first, soon));
+        REQUIRE(ready(second, soon));
     }
 }
 
@@ -349,13 +349,13 @@ TEST_CASE("several mutexes and an RLock wait in one process, and each wakes for 
         REQUIRE(
             eventually([&] { return tracked_keys(redis) == 2 && redis.lock_listeners(channel_of("c")) == 1; }, 20s));
         their_b.unlock();
-        REQUIRE(ready_within(at_b, soon));
-        CHECK_FALSE(ready_within(at_a, 0ms));
+        REQUIRE(ready(at_b, soon));
+        CHECK_FALSE(ready(at_a, 0ms));
         their_c.unlock();
-        REQUIRE(ready_within(at_c, soon));
-        CHECK_FALSE(ready_within(at_a, 0ms));
+        REQUIRE(ready(at_c, soon));
+        CHECK_FALSE(ready(at_a, 0ms));
         their_a.unlock();
-        REQUIRE(ready_within(at_a, soon));
+        REQUIRE(ready(at_a, soon));
     }
 }
 
@@ -371,7 +371,7 @@ TEST_CASE("in a cluster the node of the key tells, also after its slot has moved
             auto waiter = start([&] { return mine.lock(), mine.unlock(), true; });
             REQUIRE(is_watching(redis));
             theirs.unlock();
-            REQUIRE(ready_within(waiter, soon));
+            REQUIRE(ready(waiter, soon));
         }
         if (i > 0) continue;
         theirs.lock();
@@ -383,8 +383,8 @@ TEST_CASE("in a cluster the node of the key tells, also after its slot has moved
         RawRedis there{to};
         cluster.migrate(cluster.slot_of(name), to);
         REQUIRE(is_watching(there));
-        CHECK_FALSE(ready_within(waiter, 0ms));
+        CHECK_FALSE(ready(waiter, 0ms));
         theirs.unlock();
-        REQUIRE(ready_within(waiter, soon));
+        REQUIRE(ready(waiter, soon));
     }
 }

@@ -189,7 +189,7 @@ bool is_granted(L& mine, L& other, const Client& of_other, const std::string& na
         REQUIRE(can_be_granted<L>(redis, of_other, name, pubsub == PubSub::sharded));
         commands_when_quiet(of_other);
         held.unlock();
-        REQUIRE(ready_within(visit, soon));
+        REQUIRE(ready(visit, soon));
         if (visit.get()) return true;
     }
     return false;
@@ -226,8 +226,8 @@ void check_every_primitive(PubSub pubsub) {
             auto watching = start([&] { return other.wait_release_for(1min); });
             CHECK(waiting.wait_for(5ms) == std::future_status::timeout);
             mine.unlock();
-            CHECK(ready_within(waiting, soon));
-            CHECK(ready_within(watching, soon));
+            CHECK(ready(waiting, soon));
+            CHECK(ready(watching, soon));
         };
         check(RLock{one, name}, RLock{two, name});
         check(FairLock{one, name + "fair"}, FairLock{two, name + "fair"});
@@ -243,14 +243,14 @@ void check_every_primitive(PubSub pubsub) {
         auto waiting = start([&] { few.acquire(); });
         CHECK(waiting.wait_for(5ms) == std::future_status::timeout);
         permits.release();
-        CHECK(ready_within(waiting, soon));
+        CHECK(ready(waiting, soon));
         PermitExpirableSemaphore places{one, name + "places"}, rooms{two, name + "places"};
         CHECK(places.try_set_permits(1));
         const PermitId id = places.acquire();
         auto lodger = start([&] { rooms.release(rooms.acquire()); });
         CHECK(lodger.wait_for(5ms) == std::future_status::timeout);
         places.release(id);
-        CHECK(ready_within(lodger, soon));
+        CHECK(ready(lodger, soon));
         permits.remove();
         places.remove();
         if (name.find('{') != std::string::npos) continue;
@@ -259,7 +259,7 @@ void check_every_primitive(PubSub pubsub) {
         auto guest = start([&] { gate.wait(); });
         CHECK(guest.wait_for(5ms) == std::future_status::timeout);
         latch.count_down();
-        CHECK(ready_within(guest, soon));
+        CHECK(ready(guest, soon));
     }
     CHECK(used.size() == 3);
     CHECK(one.stats().lost_holds == 0);
@@ -354,7 +354,7 @@ TEST_CASE("a slot that has moved: commands and subscriptions follow at once") {
         CHECK(waiting.wait_for(0s) == std::future_status::timeout);
         CHECK(lock.is_held());
         lock.unlock();
-        CHECK(ready_within(waiting, soon));
+        CHECK(ready(waiting, soon));
         CHECK(eventually([&] { return listeners_at(from) == 0; }, soon));
         // A client that has the old slot map learns the new one from a redirection.
         cluster().migrate(cluster().slot_of(name), from);
@@ -378,7 +378,7 @@ TEST_CASE("classic channels: a waiter of a slot that has moved unnoticed gets th
     cluster().migrate(cluster().slot_of(name), to);
     // The new node counts no listener, so it grants nothing. Its message reaches the waiter at the old one.
     mine.unlock();
-    CHECK(ready_within(waiting, soon));
+    CHECK(ready(waiting, soon));
     CHECK(is_granted(mine, other, two, name, PubSub::classic));
     cluster().migrate(cluster().slot_of(name), from);
 }
@@ -428,7 +428,7 @@ TEST_CASE("a slot at two nodes: new keys are requested from the new node, also a
     while (cluster().move_keys(cluster().slot_of(name), from, to, 100) > 0) {
     }
     cluster().end_migration(cluster().slot_of(name), from, to);
-    REQUIRE(ready_within(taking, soon));
+    REQUIRE(ready(taking, soon));
     held.unlock();
     CHECK_FALSE(target.exists(name));
     cluster().migrate(cluster().slot_of(name), from);
@@ -452,7 +452,7 @@ TEST_CASE("classic channels: a message that any node publishes reaches the waite
         CHECK(listeners_of(channel_of(name), PubSub::sharded) == 0);
         redis.integer("DEL", name);
         RawRedis{cluster().node(i)}.integer("PUBLISH", channel_of(name), "0");
-        CHECK(ready_within(waiting, soon));
+        CHECK(ready(waiting, soon));
     }
 }
 
@@ -484,7 +484,7 @@ TEST_CASE_TEMPLATE("classic channels: who listens at another node hears of a gra
     has_heard = true;
     REQUIRE(heard);
     CHECK(heard->elements.at(2).string == (std::is_same_v<L, RLock> ? "0" : "1"));
-    REQUIRE(ready_within(waiting, soon));
+    REQUIRE(ready(waiting, soon));
 }
 
 TEST_CASE_TEMPLATE("a release grants a lock to the client that queues", L, RLock, FencedLock, FairLock, ReadWriteLock) {
@@ -515,7 +515,7 @@ TEST_CASE("sharded channels: messages are exchanged with other clients of the sh
     REQUIRE(eventually([&] { return redis.list("PUBSUB", "SHARDNUMSUB", channel_of(name)).at(1) == "1"; }, soon));
     redis.integer("DEL", name);
     CHECK(redis.integer("SPUBLISH", channel_of(name), "0") == 1);
-    REQUIRE(ready_within(waiting, soon));
+    REQUIRE(ready(waiting, soon));
     RawRedis listener{cluster().master_of(name)};
     listener.call("SSUBSCRIBE", channel_of(name));
     lock.lock();
@@ -564,7 +564,7 @@ TEST_CASE("the access rights of the guide are enough for every part, and a wrong
     });
     REQUIRE(is_listened_to(channel_of("limited")));
     lock.unlock();
-    CHECK(ready_within(waiting, soon));
+    CHECK(ready(waiting, soon));
     Client stranger{login("app:swordfish")};
     RLock none{stranger, "limited"};
     CHECK(code_of([&] { none.lock(); }) == errc::rejected);

@@ -323,8 +323,9 @@ TEST_CASE("a signal that interrupts a waiting thread does not end the wait") {
         interrupted_thread = 0;
         // ThreadSanitizer defers the handler of a signal that comes just before the thread sleeps, until the next signal.
         CHECK(eventually([&] {
+            if (interrupted_thread == thread_id) return true;
             ::pthread_kill(thread, SIGUSR2);
-            return interrupted_thread == thread_id;
+            return false;
         }));
     }
     CHECK_FALSE(ready(waiter, 20ms));

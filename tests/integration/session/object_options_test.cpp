@@ -184,9 +184,9 @@ TEST_CASE("command_timeout: one try of a server that does not reply takes no lon
     // The connection stays open, and the other object still waits for its reply.
     watch.restart();
     auto waiting = start([&] { return plain.try_lock_for(20s); });
-    CHECK_FALSE(ready_within(waiting, own_time * 2));
+    CHECK_FALSE(ready(waiting, own_time * 2));
     server.cont();
-    REQUIRE(ready_within(waiting, 20s));
+    REQUIRE(ready(waiting, 20s));
     CHECK(waiting.get());
     CHECK(client.stats().reconnects == 0);
     plain.force_unlock();
@@ -270,9 +270,9 @@ TEST_CASE("unreachable_timeout: a call gives up a dead server by the object's ow
     check([&] { latch.wait(); });
     check([&] { multi.lock(); });
     auto waiting = start([&] { return plain.try_lock_for(20s); });
-    CHECK_FALSE(ready_within(waiting, own_time * 2));
+    CHECK_FALSE(ready(waiting, own_time * 2));
     server.restart();
-    REQUIRE(ready_within(waiting, 20s));
+    REQUIRE(ready(waiting, 20s));
     CHECK(waiting.get());
     plain.force_unlock();
 }
@@ -342,7 +342,7 @@ TEST_CASE("require_replicas: a hold that is handed over is confirmed as its new 
     };
     REQUIRE(eventually(is_quiet, 10s, 50ms));
     plain.unlock();
-    REQUIRE(ready_within(waiting, 20s));
+    REQUIRE(ready(waiting, 20s));
     CHECK(waiting.get() == errc::not_replicated);
     CHECK(client.stats().handoffs == 0);
     CHECK(eventually([&] { return !redis.exists("orders"); }));
@@ -382,8 +382,8 @@ TEST_CASE("require_replicas: callers of one semaphore that require another numbe
     auto second = start([&] { return code_of([&] { safe.acquire(); }); });
     REQUIRE(eventually([&] { return client.stats().waiting == 2; }));
     plain.release(2);
-    REQUIRE(ready_within(first, 20s));
-    REQUIRE(ready_within(second, 20s));
+    REQUIRE(ready(first, 20s));
+    REQUIRE(ready(second, 20s));
     CHECK_FALSE(first.get());
     CHECK(second.get() == errc::not_replicated);
     CHECK(eventually([&] { return plain.available_permits() == 1; }));

@@ -203,7 +203,7 @@ TEST_CASE("the option of an object: only its own grants are confirmed, or none i
     auto waiting = start([&] { return code_of([&] { safe.lock(); }); });
     REQUIRE(eventually([&] { return client.stats().waiting == 1; }));
     plain.unlock();
-    REQUIRE(ready_within(waiting, 20s));
+    REQUIRE(ready(waiting, 20s));
     CHECK(waiting.get() == errc::not_on_disk);
     CHECK(eventually([&] { return !redis.exists("orders"); }));
 
@@ -227,8 +227,8 @@ TEST_CASE("callers of one semaphore share no request if only one of them require
     auto second = start([&] { return code_of([&] { safe.acquire(); }); });
     REQUIRE(eventually([&] { return client.stats().waiting == 2; }));
     plain.release(2);
-    REQUIRE(ready_within(first, 20s));
-    REQUIRE(ready_within(second, 20s));
+    REQUIRE(ready(first, 20s));
+    REQUIRE(ready(second, 20s));
     CHECK_FALSE(first.get());
     CHECK(second.get() == errc::not_on_disk);
     CHECK(eventually([&] { return plain.available_permits() == 1; }));
