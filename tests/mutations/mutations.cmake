@@ -262,7 +262,7 @@ mutate(late_hand_over_succeeds scripts/rlock.hpp
 mutate(late_hand_over_of_a_fenced_lock_succeeds scripts/fenced_lock.hpp
     "local count = redis.call('hget', lock, owner)\nif not count then return nil end"
     "local count = '1'"
-    "faults/late_locks")
+    "integration/fenced_lock")
 
 mutate(late_hand_over_of_a_mutex_succeeds scripts/mutex.hpp
     "if current ~= value then return nil end\n"
@@ -278,7 +278,7 @@ mutate(late_acquire_takes_effect scripts/rlock.hpp
 mutate(late_fenced_acquire_takes_effect scripts/fenced_lock.hpp
     "if now > tonumber(wanted_until) then return late(now) end\nif redis.call('exists', lock) == 0 then"
     "if redis.call('exists', lock) == 0 then"
-    "faults/late_locks")
+    "integration/fenced_lock")
 
 mutate(late_fair_acquire_takes_effect scripts/fair_lock.hpp
     "if now > tonumber(ARGV[7]) then return late(now) end\n"

@@ -416,17 +416,24 @@ TEST_CASE("a writer that waits as a reader behind one that was told to look asks
     Fixture fixture;
     fixture.redis.always("read acquire", array({number(30'000), number(0)}));
     fixture.lock.lock();
-    std::stop_source stop;
-    auto other = elsewhere([&] { return fixture.lock.try_lock_shared_for(60s, stop.get_token()); });
-    auto leaves = elsewhere([&] {
+    std::stop_source stop, others_stop;
+    auto other = elsewhere([&] { return fixture.lock.try_lock_shared_for(60s, others_stop.get_token()); });
+    REQUIRE(eventually([&] { return fixture.client.stats().waiting == 1; }));
+    const auto asks_once = [&] {
         if (!eventually([&] { return fixture.client.stats().waiting == 2; })) return false;
-        const bool is_told = fixture.redis.publish(channel + ":" + fixture.client.id(), "look 300");
+        const auto asked = fixture.redis.count("read acquire");
+        if (!fixture.redis.publish(channel + ":" + fixture.client.id(), "look 300")) return false;
+        others_stop.request_stop();
+        if (other.get() || !eventually([&] { return fixture.redis.count("read acquire") > asked; })) return false;
+        return !eventually([&] { return fixture.redis.count("read acquire") >= asked + 20; }, 1s);
+    };
+    auto once = elsewhere([&] {
+        const bool is_once = asks_once();
         stop.request_stop();
-        return is_told && !other.get();
+        return is_once;
     });
-    CHECK_FALSE(fixture.lock.try_lock_shared_for(1500ms));
-    CHECK(leaves.get());
-    CHECK(fixture.redis.count("read acquire") < 20);
+    CHECK_FALSE(fixture.lock.try_lock_shared_for(60s, stop.get_token()));
+    CHECK(once.get());
     fixture.lock.unlock();
 }
 
