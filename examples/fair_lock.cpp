@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A fair lock serves waiters in order of arrival, across processes. An RLock keeps no order and prefers threads of the
-// releasing process. A shop counter with a queue needs the order.
+// A fair lock serves waiters in order of arrival, across processes. An RLock prefers threads of the releasing process, and
+// keeps an order only among processes. A shop counter with a queue needs the order.
 
 #include <redlatch/redlatch.hpp>
 

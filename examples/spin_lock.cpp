@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// A spin lock is the same lock as an RLock with that name, but waits by polling with short pauses. Use it for sections of
-// a few milliseconds, and for servers where this program may not subscribe.
+// A spin lock is the same lock as an RLock with that name, but its waiters need no message of its release. They watch the
+// key, and poll with short pauses where the server cannot tell them of changes. Use it where this program may not subscribe
+// to the channel of the lock.
 
 #include <redlatch/redlatch.hpp>
 

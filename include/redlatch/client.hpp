@@ -27,7 +27,7 @@ struct ClientAccess;
 }  // namespace detail
 
 // Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and the
-// background threads. The threads start with the first hold or wait. They end when the client and the last of its
+// background threads. The threads start with the first try, wait or posted command. They end when the client and the last of its
 // primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs, so it may
 // outlive its client.
 //

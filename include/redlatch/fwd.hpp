@@ -7,6 +7,7 @@
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+class AnyExecutor;
 class Barrier;
 class Client;
 class ConditionVariable;
@@ -19,6 +20,7 @@ class HiredisTransport;
 class Hold;
 class LeaderElection;
 class Lease;
+class Listener;
 class MultiLock;
 class Mutex;
 class NonReentrantFairLock;
@@ -28,6 +30,7 @@ class Owner;
 class Permit;
 class PermitExpirableSemaphore;
 class PermitId;
+class Permits;
 class RedLock;
 class ReadWriteLock;
 class RLock;
@@ -39,12 +42,14 @@ class StripedLock;
 class Term;
 struct BarrierInspection;
 struct ClientOptions;
+struct Command;
 struct Credentials;
 struct Event;
 struct FlightValue;
 struct HeldPermit;
 struct Histogram;
 struct Holder;
+struct HostPort;
 struct Inspection;
 struct LatchInspection;
 struct Leader;
@@ -54,13 +59,18 @@ struct OnceOptions;
 struct Queued;
 struct ReadWriteOptions;
 struct RedLockOptions;
+struct Reply;
 struct SegmentPermit;
 struct SemaphoreInspection;
 struct SpinOptions;
 struct Stats;
 struct TlsOptions;
+struct Url;
 enum class PubSub;
+enum class TlsVersion;
 enum class errc;
+template <class R>
+class Operation;
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch

@@ -21,6 +21,7 @@ using redlatch::ObjectOptions;
 using redlatch::PubSub;
 using redlatch::Stats;
 using redlatch::TlsOptions;
+using redlatch::TlsVersion;
 using redlatch::to_string;
 
 // Locks
@@ -109,6 +110,8 @@ using redlatch::Reply;
 using redlatch::Routes;
 using redlatch::Subscribes;
 using redlatch::SurvivesFork;
+using redlatch::TellsServer;
+using redlatch::Tracks;
 using redlatch::Transport;
 using redlatch::Url;
 

@@ -25,7 +25,7 @@ inline namespace REDLATCH_ABI {
 
 // A value that a SingleFlight has.
 struct FlightValue {
-    std::string value;                  // any bytes
+    std::string value;                  // any bytes, at most 1,000,000
     std::int64_t version = 0;           // the fencing token of the computation: each later value has a greater one
     std::chrono::milliseconds fresh{};  // how long it still stays on the server
     bool computed = false;              // true if this very call has computed it
@@ -72,9 +72,10 @@ public:
     // when the lease that it saw is over, and after 15 to 30 s in case a message was lost. All threads of a process that
     // wait share these, and one message.
     //
-    // What f throws is thrown here only; then the next caller computes. Throws Error(errc::hold_lost) if the lock was lost
-    // before f returned: its value may be older than that of another one, and is dropped; otherwise as FencedLock::lock()
-    // does. f must not ask for the same value. While no server replies after f has returned, the call goes on for
+    // What f throws is thrown here only; then the next caller computes. A value of more than 1,000,000 bytes counts as a
+    // failure of f: Error(errc::invalid_argument). Throws Error(errc::hold_lost) if the lock was lost before f returned: its
+    // value may be older than that of another one, and is dropped; otherwise as FencedLock::lock() does. f must not ask for the
+    // same value. While no server replies after f has returned, the call goes on for
     // unreachable_timeout, and while it has the lock.
     //   get(f, token)   gives up waiting when a stop is requested; returns an optional, which is empty then
     //   get(f, …, ec)   stores the code of a std::system_error, also of one that f throws; returns an optional, too

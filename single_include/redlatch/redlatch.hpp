@@ -2446,7 +2446,7 @@ struct ClientAccess;
 }  // namespace detail
 
 // Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and the
-// background threads. The threads start with the first hold or wait. They end when the client and the last of its
+// background threads. The threads start with the first try, wait or posted command. They end when the client and the last of its
 // primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs, so it may
 // outlive its client.
 //
@@ -27221,6 +27221,7 @@ REDLATCH_INLINE std::optional<std::int64_t> FencedLock::latest_token(std::error_
 namespace redlatch {
 inline namespace REDLATCH_ABI {
 
+class AnyExecutor;
 class Barrier;
 class Client;
 class ConditionVariable;
@@ -27233,6 +27234,7 @@ class HiredisTransport;
 class Hold;
 class LeaderElection;
 class Lease;
+class Listener;
 class MultiLock;
 class Mutex;
 class NonReentrantFairLock;
@@ -27242,6 +27244,7 @@ class Owner;
 class Permit;
 class PermitExpirableSemaphore;
 class PermitId;
+class Permits;
 class RedLock;
 class ReadWriteLock;
 class RLock;
@@ -27253,12 +27256,14 @@ class StripedLock;
 class Term;
 struct BarrierInspection;
 struct ClientOptions;
+struct Command;
 struct Credentials;
 struct Event;
 struct FlightValue;
 struct HeldPermit;
 struct Histogram;
 struct Holder;
+struct HostPort;
 struct Inspection;
 struct LatchInspection;
 struct Leader;
@@ -27268,13 +27273,18 @@ struct OnceOptions;
 struct Queued;
 struct ReadWriteOptions;
 struct RedLockOptions;
+struct Reply;
 struct SegmentPermit;
 struct SemaphoreInspection;
 struct SpinOptions;
 struct Stats;
 struct TlsOptions;
+struct Url;
 enum class PubSub;
+enum class TlsVersion;
 enum class errc;
+template <class R>
+class Operation;
 
 }  // namespace REDLATCH_ABI
 }  // namespace redlatch
@@ -30521,6 +30531,18 @@ inline Milliseconds checked_stay(Milliseconds stays, std::string_view name) {
     return stays;
 }
 
+// Others read the record in one reply, and refuse one that is far longer: see ReplyReader.
+inline constexpr std::size_t longest_record = 1'000'000;
+
+// Throws Error(errc::invalid_argument) for a result that others could not read.
+inline std::string checked_record(std::string result, std::string_view name) {
+    if (result.size() > longest_record)
+        throw Error(errc::invalid_argument, name,
+                    "the result has " + std::to_string(result.size()) + " bytes; the most are " +
+                        std::to_string(longest_record));
+    return result;
+}
+
 // Does the work while it holds the lock, writes the record, and releases the lock. If the work throws, there is no record.
 inline Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
                                 const std::stop_token& stop) {
@@ -30531,7 +30553,7 @@ inline Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds sta
         const auto end = [&ending] { ending.request_stop(); };
         const std::stop_callback on_lost(hold.lost(), end);
         const std::stop_callback on_stop(stop, end);
-        entry.value = work(ending.get_token());
+        entry.value = checked_record(work(ending.get_token()), handle.name());
     } catch (...) {
         static_cast<void>(hold.unlock());
         throw;
@@ -34862,7 +34884,7 @@ inline namespace REDLATCH_ABI {
 
 // A value that a SingleFlight has.
 struct FlightValue {
-    std::string value;                  // any bytes
+    std::string value;                  // any bytes, at most 1,000,000
     std::int64_t version = 0;           // the fencing token of the computation: each later value has a greater one
     std::chrono::milliseconds fresh{};  // how long it still stays on the server
     bool computed = false;              // true if this very call has computed it
@@ -34909,9 +34931,10 @@ public:
     // when the lease that it saw is over, and after 15 to 30 s in case a message was lost. All threads of a process that
     // wait share these, and one message.
     //
-    // What f throws is thrown here only; then the next caller computes. Throws Error(errc::hold_lost) if the lock was lost
-    // before f returned: its value may be older than that of another one, and is dropped; otherwise as FencedLock::lock()
-    // does. f must not ask for the same value. While no server replies after f has returned, the call goes on for
+    // What f throws is thrown here only; then the next caller computes. A value of more than 1,000,000 bytes counts as a
+    // failure of f: Error(errc::invalid_argument). Throws Error(errc::hold_lost) if the lock was lost before f returned: its
+    // value may be older than that of another one, and is dropped; otherwise as FencedLock::lock() does. f must not ask for the
+    // same value. While no server replies after f has returned, the call goes on for
     // unreachable_timeout, and while it has the lock.
     //   get(f, token)   gives up waiting when a stop is requested; returns an optional, which is empty then
     //   get(f, …, ec)   stores the code of a std::system_error, also of one that f throws; returns an optional, too

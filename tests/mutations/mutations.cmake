@@ -2458,6 +2458,12 @@ mutate(crowd_takes_over protocol/holder_record.hpp
     "!view.holder"
     "unit/holder_record")
 
+# A value is stored that no other caller can read.
+mutate(value_of_any_length_is_stored around/recorded_work.hpp
+    "if (result.size() > longest_record)"
+    "if (false)"
+    "integration/single_flight")
+
 # Work whose function has thrown is marked as done.
 mutate(failed_work_is_done around/recorded_work.hpp
     "    } catch (...) {\n        static_cast<void>(hold.unlock());\n        throw;\n    }"

@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <stop_token>
@@ -43,6 +44,18 @@ inline Milliseconds checked_stay(Milliseconds stays, std::string_view name) {
     return stays;
 }
 
+// Others read the record in one reply, and refuse one that is far longer: see ReplyReader.
+inline constexpr std::size_t longest_record = 1'000'000;
+
+// Throws Error(errc::invalid_argument) for a result that others could not read.
+inline std::string checked_record(std::string result, std::string_view name) {
+    if (result.size() > longest_record)
+        throw Error(errc::invalid_argument, name,
+                    "the result has " + std::to_string(result.size()) + " bytes; the most are " +
+                        std::to_string(longest_record));
+    return result;
+}
+
 // Does the work while it holds the lock, writes the record, and releases the lock. If the work throws, there is no record.
 inline Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds stays, const RecordedWork& work,
                                 const std::stop_token& stop) {
@@ -53,7 +66,7 @@ inline Recorded work_and_record(Hold hold, StateHandle& handle, Milliseconds sta
         const auto end = [&ending] { ending.request_stop(); };
         const std::stop_callback on_lost(hold.lost(), end);
         const std::stop_callback on_stop(stop, end);
-        entry.value = work(ending.get_token());
+        entry.value = checked_record(work(ending.get_token()), handle.name());
     } catch (...) {
         static_cast<void>(hold.unlock());
         throw;

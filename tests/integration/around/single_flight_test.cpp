@@ -71,6 +71,22 @@ TEST_CASE("a value is computed once, has a version and a time to live, and costs
     CHECK_FALSE(ec);
 }
 
+// Every other caller reads the value in one reply, and a client refuses a reply that is far longer.
+TEST_CASE("a value of a million bytes reaches the other callers, and a longer one is refused before it is stored") {
+    Fixture fixture;
+    const std::string longest(1'000'000, 'x');
+    CHECK(fixture.mine.get([&] { return longest; }).computed);
+    CHECK(fixture.theirs.peek()->value == longest);
+    CHECK(fixture.theirs.get(no_need).value == longest);
+    REQUIRE(fixture.mine.invalidate());
+    CHECK(code_of([&] { static_cast<void>(fixture.mine.get([&] { return longest + "x"; })); }) ==
+          errc::invalid_argument);
+    // It is as if the function had failed.
+    CHECK_FALSE(fixture.theirs.peek());
+    CHECK_FALSE(fixture.redis.exists("report"));
+    CHECK(fixture.theirs.get([] { return std::string("short"); }).computed);
+}
+
 TEST_CASE("a value that has expired is computed anew") {
     Fixture fixture;
     SingleFlight brief{fixture.client, "report", 20ms};
