@@ -378,6 +378,28 @@ TEST_CASE("a stop request or a deadline that removes the first waiter does not d
     }
 }
 
+// Nobody tells the end of a dead holder's lease. Only the first waiter asks then.
+TEST_CASE("the waiter behind one that leaves gets the lock at the end of a dead holder's lease") {
+    RedisServer server;
+    RawRedis redis{server};
+    Client client{server.url()};
+    RLock orders{client, "orders"};
+    CHECK(succeeds_once([&] {  // a busy machine may stop the first waiter after the end of the lease
+        redis.integer("HSET", "orders", "dead:1", 1);
+        redis.integer("PEXPIRE", "orders", 3000);
+        std::stop_source stop;
+        const auto waits = client.stats().waits;
+        auto first = start([&] { return orders.lock(stop.get_token()) && (orders.unlock(), true); });
+        REQUIRE(has_waiters(client, waits + 1));
+        auto next = start([&] { orders.lock(), orders.unlock(); });
+        REQUIRE(has_waiters(client, waits + 2));
+        stop.request_stop();
+        REQUIRE(ready(first));
+        REQUIRE(ready(next));
+        return !first.get();
+    }));
+}
+
 TEST_CASE("force_unlock() wakes the waiters") {
     RedisServer server;
     Client client{server.url()};
