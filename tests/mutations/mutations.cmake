@@ -1577,7 +1577,7 @@ mutate(limited_permits_not_verified semaphore/permit_leases.hpp
 mutate(verifying_prolongs_permits semaphore/permit_records.hpp
     "PermitRenewal{false, Milliseconds(1), replication}"
     "PermitRenewal{false, Milliseconds(30000), replication}"
-    "integration/permits_lost")
+    "in_memory/permits_lost")
 
 # A forked child asks the parent's state about its copies of permits.
 mutate(child_asks_for_permits semaphore/permits.ipp
@@ -1607,7 +1607,11 @@ mutate(key_without_a_lease_is_a_lock scripts/giving_back.hpp
 mutate(rlock_on_a_read_write_lock scripts/rlock.hpp
     "if redis.call('hexists', lock, 'mode') == 1 then"
     "if false then"
-    "integration/(bad_inputs|read_write_lock|rlock_protocol)")
+    "integration/rlock_protocol")
+mutate(fenced_lock_on_a_read_write_lock scripts/fenced_lock.hpp
+    "if redis.call('hexists', lock, 'mode') == 1 then"
+    "if false then"
+    "integration/fenced_lock")
 mutate(fair_lock_on_a_read_write_lock scripts/fair_lock.hpp
     "if not free and redis.call('hexists', lock, 'mode') == 1 then"
     "if false then"
@@ -2000,8 +2004,8 @@ mutate(waits_for_a_key_without_a_lease scripts/rlock.hpp
     "integration/rlock_protocol")
 
 # The holder of the read side of a ReadWriteLock acquires an RLock of that name.
-mutate(reader_enters_an_rlock scripts/rlock.hpp
-    "if redis.call('hexists', lock, 'mode') == 1 then"
+mutate(reader_enters_an_rlock scripts/queue_acquire.hpp
+    "if is_shared and redis.call('hexists', lock, 'mode') == 1 then"
     "if false then"
     "integration/(rlock_|read_write_lock|bad_inputs)")
 
@@ -2498,12 +2502,16 @@ mutate(minimum_ignored lock/lock_state.hpp
 mutate(stays_under_its_own_number scripts/rlock.hpp
     "local refusal, lease, left = stay(lock, owner, count, successor, rest)\nif refusal then return refusal end\n-- Waiters rely"
     "local left = redis.call('pttl', lock)\nlocal lease = math.max(1, math.min(left, rest))\nredis.call('pexpire', lock, lease)\n-- Waiters rely"
-    "faults/hold_bounds")
+    "integration/rlock_protocol")
 
 # A waiter sleeps until the end of the lease that it saw first.
 mutate(waiters_sleep_on_at_early_release scripts/rlock.hpp
     "if lease ~= left then redis.pcall(publish, channel, '0') end\nreturn now"
     "return now"
+    "integration/rlock_protocol")
+mutate(queue_sleeps_on_at_early_release scripts/lock_queue.hpp
+    "    tell_head(now + lease)\nend\nreturn now"
+    "end\nreturn now"
     "integration/hold_bounds")
 
 # A late early release gives the key a longer lease.
@@ -3516,6 +3524,66 @@ mutate(forced_release_wakes_the_dead scripts/fair_lock.hpp
     "if free then hand_on(first_alive()) else tell_next() end"
     "if free then wake(first_alive()) else tell_next() end"
     "faults/fair_grants")
+
+# --- the acquire of a lock with a queue --------------------------------------------------------------------------------
+
+# It takes effect however late it arrives.
+mutate(late_queue_acquire_takes_effect scripts/queue_acquire.hpp
+    "if now > tonumber(ARGV[4]) then return late(now) end\nif redis.call('exists', lock, places) == 0"
+    "if redis.call('exists', lock, places) == 0"
+    "faults/late_locks")
+
+# A reentry of a hold that is gone begins a new one.
+mutate(lost_hold_is_entered_anew scripts/queue_acquire.hpp
+    "    if count ~= '1' then return gone() end\n    return enter(lock"
+    "    return enter(lock"
+    "integration/rlock_watchdog")
+mutate(others_hold_is_waited_for_by_a_reentry scripts/queue_acquire.hpp
+    "return count == '1' and wait_for_holder() or gone() end"
+    "return wait_for_holder() end"
+    "integration/rlock_protocol")
+
+# The holder is a client whose releases grant nothing, and the waiter does not learn that.
+mutate(foreign_holder_is_not_noticed scripts/queue_acquire.hpp
+    "return wait(left, is_foreign(holder) and 1 or 0)"
+    "return wait(left, 0)"
+    "integration/grants_test")
+
+# Who queues takes the lock although it is the turn of those who do not.
+mutate(turn_of_others_is_taken scripts/queue_acquire.hpp
+    "if left > 0 and way ~= '2' then return wait(left, 0) end\n"
+    ""
+    "integration/grants_test")
+
+# Who has the lock keeps the place at which it waited.
+mutate(place_outlives_the_acquire scripts/queue_acquire.hpp
+    "leave_place(id, number)\n"
+    ""
+    "integration/grants_test")
+
+# The head of the queue is not told how long the lock is taken.
+mutate(head_is_not_told_of_a_new_holder scripts/queue_acquire.hpp
+    "tell_head(now + lease)\n"
+    ""
+    "integration/grants_test")
+
+# Nobody notes that somebody waits without a place.
+mutate(no_note_of_who_waits_without_a_place scripts/queue_acquire.hpp
+    "if way == '2' and redis.call('exists', places) == 1 then"
+    "if false then"
+    "integration/grants_test")
+
+# A client whose messages also reach subscribers at other nodes queues up.
+mutate(queue_beyond_one_node scripts/queue_acquire.hpp
+    "if way ~= '1' or publish == 'publish' then return blocked(left) end"
+    "if way ~= '1' then return blocked(left) end"
+    "integration/(cluster|grants)_test")
+
+# A client that may not write both keys of the queue leaves half a place.
+mutate(half_a_place_stays scripts/queue_acquire.hpp
+    "        redis.pcall('hdel', places, id)\n"
+    ""
+    "faults/access_rights")
 
 # The list of the queue was evicted, and those who ask again stay out of it.
 mutate(evicted_queue_stays_empty scripts/queue_acquire.hpp

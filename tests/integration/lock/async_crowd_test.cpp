@@ -6,6 +6,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -17,6 +18,7 @@
 #include "support/command_monitor.hpp"
 
 #include "integration/lock/async_kit.hpp"
+#include "redlatch/wait/wait_slot.hpp"
 
 using namespace redlatch;
 using namespace redlatch::test;
@@ -73,6 +75,14 @@ redlatch::detail::Detached come(RLock& lock, Crowd& crowd, int number) {
 }
 
 }  // namespace
+
+TEST_CASE("async: a coroutine waits without what only a thread needs") {
+    redlatch::detail::Continuations continuations{[] {}};
+    std::array<std::optional<redlatch::detail::WaitSlot>, 100> slots;
+    const auto heap = heap_in_use();
+    for (auto& slot : slots) slot.emplace(&continuations);
+    CHECK(heap_in_use() == heap);
+}
 
 TEST_CASE("async: 100,000 coroutines wait for one lock: without a command, in little memory, served in order") {
     Fixture fixture;

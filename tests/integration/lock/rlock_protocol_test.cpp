@@ -184,6 +184,68 @@ TEST_CASE("a command that arrives too late returns the server's time and changes
     }
 }
 
+TEST_CASE("a reentry of a hold that is gone is told so, whoever has the lock now, and does not queue up") {
+    namespace scripts = redlatch::detail::scripts;
+    RedisServer server;
+    RawRedis redis{server};
+    for (const bool is_taken : {false, true}) {
+        CAPTURE(is_taken);
+        if (is_taken) {
+            redis.integer("HSET", "orders", "another", 1);
+            redis.integer("PEXPIRE", "orders", 60'000);
+        }
+        CHECK(redis.integer("EVAL", scripts::rlock_acquire.join(), 1, "orders", "me", 2, 30'000, always) == -2);
+        CHECK(redis.integer("EVAL", scripts::queue_acquire.join(), 4, "orders", channel_of("orders"), "queue", "places",
+                            "me", 2, 30'000, always, "PUBLISH", 1) == -2);
+        CHECK(redis.keys() == (is_taken ? Words{"orders"} : Words{}));
+        CHECK(redis.hgetall("orders") == (is_taken ? Fields{{"another", "1"}} : Fields{}));
+    }
+}
+
+TEST_CASE("a read-write lock is refused, also to those who hold a side of it") {
+    RedisServer server;
+    RawRedis redis{server};
+    const Fields readers{{"me", "1"}, {"mode", "read"}};
+    for (const auto& [field, value] : readers) redis.integer("HSET", "orders", field, value);
+    redis.integer("PEXPIRE", "orders", 60'000);
+    for (const std::string owner : {"me", "another"}) {
+        const RawReply reply = redis.command({"EVAL", redlatch::detail::scripts::rlock_acquire.join(), "1", "orders",
+                                              owner, "1", "30000", std::to_string(always)});
+        CHECK(reply.is_error());
+        CHECK(reply.string.starts_with("WRONGTYPE "));
+        CHECK(redis.hgetall("orders") == readers);
+    }
+}
+
+TEST_CASE("a hold that stays for a while does so under another number, and the waiters are told") {
+    namespace scripts = redlatch::detail::scripts;
+    RedisServer server;
+    RawRedis redis{server};
+    Messages messages{server, channel_of("orders")};
+    for (const bool with_queue : {false, true}) {
+        CAPTURE(with_queue);
+        redis.integer("HSET", "orders", "me", 1);
+        redis.integer("PEXPIRE", "orders", 60'000);
+        const auto stay = [&](const char* owner) {
+            if (with_queue)
+                return redis.integer("EVAL", scripts::queue_stay.join(), 4, "orders", channel_of("orders"), "queue",
+                                     "places", owner, "nobody", 5000, "PUBLISH");
+            return redis.integer("EVAL", scripts::rlock_stay.join(), 2, "orders", channel_of("orders"), owner, "nobody",
+                                 5000, "PUBLISH");
+        };
+        CHECK(stay("another") < 0);
+        CHECK(redis.hgetall("orders") == Fields{{"me", "1"}});
+        CHECK(messages.take().empty());
+        CHECK(stay("me") > 0);
+        CHECK(redis.hgetall("orders") == Fields{{"nobody", "1"}});
+        CHECK(redis.pttl("orders") <= 5000);
+        CHECK(messages.take() == Words{"0"});
+        CHECK(stay("me") < 0);
+        CHECK(redis.hgetall("orders") == Fields{{"nobody", "1"}});
+        redis.integer("DEL", "orders");
+    }
+}
+
 TEST_CASE("giving up ends the holds of the named owners only, and returns the server's time") {
     RedisServer server;
     RawRedis redis{server};

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "integration/rlock_helpers.hpp"
+#include "support/command_monitor.hpp"
 #include "support/plain_counter.hpp"
 #include "support/process.hpp"
 #include "support/proxy.hpp"
@@ -384,15 +385,17 @@ TEST_CASE("the waiter behind one that leaves gets the lock at the end of a dead 
     RawRedis redis{server};
     Client client{server.url()};
     RLock orders{client, "orders"};
+    CommandMonitor monitor{server};
     CHECK(succeeds_once([&] {  // a busy machine may stop the first waiter after the end of the lease
         redis.integer("HSET", "orders", "dead:1", 1);
-        redis.integer("PEXPIRE", "orders", 3000);
+        redis.integer("PEXPIRE", "orders", 5000);
         std::stop_source stop;
         const auto waits = client.stats().waits;
         auto first = start([&] { return orders.lock(stop.get_token()) && (orders.unlock(), true); });
         REQUIRE(has_waiters(client, waits + 1));
         auto next = start([&] { orders.lock(), orders.unlock(); });
         REQUIRE(has_waiters(client, waits + 2));
+        falls_silent(monitor);  // the subscription wakes those who wait, too
         stop.request_stop();
         REQUIRE(ready(first));
         REQUIRE(ready(next));
