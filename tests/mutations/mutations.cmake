@@ -3553,7 +3553,7 @@ mutate(foreign_holder_is_not_noticed scripts/queue_acquire.hpp
 mutate(turn_of_others_is_taken scripts/queue_acquire.hpp
     "if left > 0 and way ~= '2' then return wait(left, 0) end\n"
     ""
-    "integration/grants_test")
+    "integration/rlock_protocol")
 
 # Who has the lock keeps the place at which it waited.
 mutate(place_outlives_the_acquire scripts/queue_acquire.hpp

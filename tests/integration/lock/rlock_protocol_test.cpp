@@ -202,6 +202,38 @@ TEST_CASE("a reentry of a hold that is gone is told so, whoever has the lock now
     }
 }
 
+TEST_CASE("in the turn of those who do not queue, the others wait for a free lock") {
+    RedisServer server;
+    RawRedis redis{server};
+    const std::string client(36, 'c');
+    const auto server_ms = [&] {
+        const Words time = redis.list("TIME");
+        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
+    };
+    CHECK(succeeds_once([&] {  // a busy machine may be later than the end of the turn
+        redis.text("FLUSHALL");
+        const long long turn = server_ms() + 450;
+        redis.integer("HSET", "places", "turn", turn);
+        const auto acquire = [&](int way) {
+            return redis.call("EVAL", redlatch::detail::scripts::queue_acquire.join(), 4, "orders",
+                              channel_of("orders"), "queue", "places", client + ":1", 1, 30'000, always, "PUBLISH",
+                              way);
+        };
+        const RawReply once = acquire(0);
+        const RawReply queued = acquire(1);
+        const Words queue = redis.list("LRANGE", "queue", 0, -1);
+        const RawReply beside_the_queue = acquire(2);
+        if (server_ms() >= turn) return false;
+        CHECK(once.integer > 0);
+        REQUIRE(queued.elements.size() == 2);
+        CHECK(queued.elements[0].integer > 0);
+        CHECK(queue == Words{client});
+        CHECK(beside_the_queue.is_nil());
+        CHECK(redis.hgetall("orders") == Fields{{client + ":1", "1"}});
+        return true;
+    }));
+}
+
 TEST_CASE("a read-write lock is refused, also to those who hold a side of it") {
     RedisServer server;
     RawRedis redis{server};
