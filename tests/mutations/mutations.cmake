@@ -3559,7 +3559,7 @@ mutate(turn_of_others_is_taken scripts/queue_acquire.hpp
 mutate(place_outlives_the_acquire scripts/queue_acquire.hpp
     "leave_place(id, number)\n"
     ""
-    "integration/grants_test")
+    "integration/rlock_protocol")
 
 # The head of the queue is not told how long the lock is taken.
 mutate(head_is_not_told_of_a_new_holder scripts/queue_acquire.hpp

@@ -230,6 +230,7 @@ TEST_CASE("in the turn of those who do not queue, the others wait for a free loc
         CHECK(queue == Words{client});
         CHECK(beside_the_queue.is_nil());
         CHECK(redis.hgetall("orders") == Fields{{client + ":1", "1"}});
+        CHECK_FALSE(redis.exists("queue"));  // the number has left its place
         return true;
     }));
 }
