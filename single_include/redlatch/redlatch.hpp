@@ -3890,6 +3890,7 @@ namespace detail {
 //   is_overloaded()    if it refuses for want of memory or time (errc::overloaded),
 // and into error_code_word() if an old server can wrap it in a script's error. A node of a cluster that says it counts
 // as down if is_from_node_that_is_down() has it. A word that only a replica says goes into is_from_replica() as well.
+// `situations` has the texts for the user.
 
 // Tells what a reply means for its command.
 enum class ReplyClass {
@@ -4727,8 +4728,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Tracks what this server and its user rights permit. Plain commands of newer servers are tried in order: one that the
-// server refuses is not sent to it again. Thread-safe.
+// Tracks what this server and its user rights permit, and whether the user may use the queues. Plain commands of newer
+// servers are tried in order: one that the server refuses is not sent to it again. Thread-safe.
 class NativeCommands {
 public:
     // How to set a key that does not exist, with a lease.
@@ -12032,7 +12033,7 @@ public:
     // parent may have held it.
     virtual void close_inherited() noexcept = 0;
 
-    // Returns when the last command connection was opened that is not the first, if there is one server at a time.
+    // Returns since when all command connections lead to one server: see TellsServer. Nothing in a cluster.
     virtual std::optional<Instant> same_server_since() const noexcept { return std::nullopt; }
 
     // Returns how many command connections were made, and below how many of them replaced an earlier one.
@@ -17672,7 +17673,7 @@ concept HandsOver = requires {
 //   queue()                        if its waiters queue up on the server: see waiting_place.hpp
 //   Grant, may_be_granted(want), leave(request_id, place, granted)     if what they want may be granted to them there
 //   hands_over                     True if what one caller releases is as good as any for another one
-// `Leases` is the part that keeps the leases of what was taken.
+// `Leases` is the part that keeps the leases of what was taken. NoLeases shows which members it needs.
 //
 // The mutex of SynchronizerCore guards all parts.
 template <class Protocol, class Leases = NoLeases>

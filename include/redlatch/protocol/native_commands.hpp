@@ -11,8 +11,8 @@ namespace redlatch {
 inline namespace REDLATCH_ABI {
 namespace detail {
 
-// Tracks what this server and its user rights permit. Plain commands of newer servers are tried in order: one that the
-// server refuses is not sent to it again. Thread-safe.
+// Tracks what this server and its user rights permit, and whether the user may use the queues. Plain commands of newer
+// servers are tried in order: one that the server refuses is not sent to it again. Thread-safe.
 class NativeCommands {
 public:
     // How to set a key that does not exist, with a lease.

@@ -42,7 +42,7 @@ public:
     // parent may have held it.
     virtual void close_inherited() noexcept = 0;
 
-    // Returns when the last command connection was opened that is not the first, if there is one server at a time.
+    // Returns since when all command connections lead to one server: see TellsServer. Nothing in a cluster.
     virtual std::optional<Instant> same_server_since() const noexcept { return std::nullopt; }
 
     // Returns how many command connections were made, and below how many of them replaced an earlier one.

@@ -61,7 +61,7 @@ concept HandsOver = requires {
 //   queue()                        if its waiters queue up on the server: see waiting_place.hpp
 //   Grant, may_be_granted(want), leave(request_id, place, granted)     if what they want may be granted to them there
 //   hands_over                     True if what one caller releases is as good as any for another one
-// `Leases` is the part that keeps the leases of what was taken.
+// `Leases` is the part that keeps the leases of what was taken. NoLeases shows which members it needs.
 //
 // The mutex of SynchronizerCore guards all parts.
 template <class Protocol, class Leases = NoLeases>

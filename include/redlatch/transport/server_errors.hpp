@@ -21,6 +21,7 @@ namespace detail {
 //   is_overloaded()    if it refuses for want of memory or time (errc::overloaded),
 // and into error_code_word() if an old server can wrap it in a script's error. A node of a cluster that says it counts
 // as down if is_from_node_that_is_down() has it. A word that only a replica says goes into is_from_replica() as well.
+// `situations` has the texts for the user.
 
 // Tells what a reply means for its command.
 enum class ReplyClass {
