@@ -3565,7 +3565,7 @@ mutate(place_outlives_the_acquire scripts/queue_acquire.hpp
 mutate(head_is_not_told_of_a_new_holder scripts/queue_acquire.hpp
     "tell_head(now + lease)\n"
     ""
-    "integration/grants_test")
+    "integration/rlock_protocol")
 
 # Nobody notes that somebody waits without a place.
 mutate(no_note_of_who_waits_without_a_place scripts/queue_acquire.hpp
@@ -3577,7 +3577,7 @@ mutate(no_note_of_who_waits_without_a_place scripts/queue_acquire.hpp
 mutate(queue_beyond_one_node scripts/queue_acquire.hpp
     "if way ~= '1' or publish == 'publish' then return blocked(left) end"
     "if way ~= '1' then return blocked(left) end"
-    "integration/(cluster|grants)_test")
+    "integration/rlock_protocol")
 
 # A client that may not write both keys of the queue leaves half a place.
 mutate(half_a_place_stays scripts/queue_acquire.hpp

@@ -235,6 +235,37 @@ TEST_CASE("in the turn of those who do not queue, the others wait for a free loc
     }));
 }
 
+TEST_CASE("the head of the queue is told of a new holder whose lease ends before it would ask") {
+    RedisServer server;
+    RawRedis redis{server};
+    const std::string waiter(36, 'w');
+    Messages heard{server, channel_of("orders") + ":" + waiter};
+    const auto acquire = [&](const std::string& client, int lease, int way) {
+        return redis.call("EVAL", redlatch::detail::scripts::queue_acquire.join(), 4, "orders", channel_of("orders"),
+                          "queue", "places", client + ":1", 1, lease, always, "PUBLISH", way);
+    };
+    redis.integer("HSET", "orders", std::string(36, 'h') + ":1", 1);
+    redis.integer("PEXPIRE", "orders", 60'000);
+    REQUIRE(acquire(waiter, 30'000, 1).elements.size() == 2);
+    redis.integer("DEL", "orders");
+    CHECK(heard.take().empty());
+    CHECK(acquire(std::string(36, 'n'), 5000, 0).is_nil());
+    CHECK(heard.take() == Words{"look 5000"});
+}
+
+// PUBLISH counts the subscribers of its node only. In lower case it is for a cluster on which they may be anywhere.
+TEST_CASE("nobody queues up where the listeners cannot be counted") {
+    RedisServer server;
+    RawRedis redis{server};
+    redis.integer("HSET", "orders", std::string(36, 'h') + ":1", 1);
+    redis.integer("PEXPIRE", "orders", 60'000);
+    const RawReply blocked =
+        redis.call("EVAL", redlatch::detail::scripts::queue_acquire.join(), 4, "orders", channel_of("orders"), "queue",
+                   "places", std::string(36, 'w') + ":1", 1, 30'000, always, "publish", 1);
+    CHECK(blocked.integer > 0);
+    CHECK(redis.keys() == Words{"orders"});
+}
+
 TEST_CASE("a read-write lock is refused, also to those who hold a side of it") {
     RedisServer server;
     RawRedis redis{server};
