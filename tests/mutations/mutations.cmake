@@ -1611,7 +1611,7 @@ mutate(rlock_on_a_read_write_lock scripts/rlock.hpp
 mutate(fenced_lock_on_a_read_write_lock scripts/fenced_lock.hpp
     "if redis.call('hexists', lock, 'mode') == 1 then"
     "if false then"
-    "integration/fenced_lock")
+    "integration/rlock_protocol")
 mutate(fair_lock_on_a_read_write_lock scripts/fair_lock.hpp
     "if not free and redis.call('hexists', lock, 'mode') == 1 then"
     "if false then"

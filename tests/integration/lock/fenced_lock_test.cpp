@@ -247,22 +247,6 @@ TEST_CASE("a command that arrives too late draws no token") {
     CHECK(redis.hgetall("orders") == Fields{{"me", "1"}});
 }
 
-TEST_CASE("a read-write lock is refused, also to those who hold a side of it, and draws no token") {
-    RedisServer server;
-    RawRedis redis{server};
-    const Fields readers{{"me", "1"}, {"mode", "read"}};
-    for (const auto& [field, value] : readers) redis.integer("HSET", "orders", field, value);
-    redis.integer("PEXPIRE", "orders", 60'000);
-    for (const std::string owner : {"me", "another"}) {
-        const RawReply reply = redis.command({"EVAL", redlatch::detail::scripts::fenced_acquire.join(), "2", "orders",
-                                              counter, owner, "1", "30000", std::to_string(always)});
-        CHECK(reply.is_error());
-        CHECK(reply.string.starts_with("WRONGTYPE "));
-        CHECK(redis.hgetall("orders") == readers);
-        CHECK_FALSE(redis.exists(counter));
-    }
-}
-
 TEST_CASE("the token of a killed holder is smaller than its successor's") {
     RedisServer server;
     RawRedis redis{server};

@@ -266,17 +266,21 @@ TEST_CASE("nobody queues up where the listeners cannot be counted") {
     CHECK(redis.keys() == Words{"orders"});
 }
 
-TEST_CASE("a read-write lock is refused, also to those who hold a side of it") {
+TEST_CASE("a read-write lock is refused, also to those who hold a side of it, and draws no token") {
+    namespace scripts = redlatch::detail::scripts;
     RedisServer server;
     RawRedis redis{server};
     const Fields readers{{"me", "1"}, {"mode", "read"}};
     for (const auto& [field, value] : readers) redis.integer("HSET", "orders", field, value);
     redis.integer("PEXPIRE", "orders", 60'000);
-    for (const std::string owner : {"me", "another"}) {
-        const RawReply reply = redis.command({"EVAL", redlatch::detail::scripts::rlock_acquire.join(), "1", "orders",
-                                              owner, "1", "30000", std::to_string(always)});
-        CHECK(reply.is_error());
-        CHECK(reply.string.starts_with("WRONGTYPE "));
+    for (const char* owner : {"me", "another"}) {
+        for (const RawReply& reply :
+             {redis.call("EVAL", scripts::rlock_acquire.join(), 1, "orders", owner, 1, 30'000, always),
+              redis.call("EVAL", scripts::fenced_acquire.join(), 2, "orders", "counter", owner, 1, 30'000, always)}) {
+            CHECK(reply.is_error());
+            CHECK(reply.string.starts_with("WRONGTYPE "));
+        }
+        CHECK(redis.keys() == Words{"orders"});
         CHECK(redis.hgetall("orders") == readers);
     }
 }
