@@ -1571,7 +1571,7 @@ mutate(permits_outlive_a_suspension semaphore/permit_records.hpp
 mutate(limited_permits_not_verified semaphore/permit_leases.hpp
     "for (PermitRecord& permit : records_) permit.ask_at = Clock::now();"
     "for (PermitRecord& permit : records_)\n            if (permit.watched) permit.ask_at = Clock::now();"
-    "integration/permits_lost")
+    "in_memory/permits_lost")
 
 # To verify a permit with a lease of its own prolongs that.
 mutate(verifying_prolongs_permits semaphore/permit_records.hpp
