@@ -3,16 +3,23 @@
 # module have needs of their own.
 include(CMakeFindDependencyMacro)
 
+# An optional component that is refused is not found, and redlatch with a required one is not found either.
+macro(redlatch_refuse_component component reason)
+    set(${CMAKE_FIND_PACKAGE_NAME}_${component}_FOUND FALSE)
+    if(${CMAKE_FIND_PACKAGE_NAME}_FIND_REQUIRED_${component})
+        set(${CMAKE_FIND_PACKAGE_NAME}_FOUND FALSE)
+        set(${CMAKE_FIND_PACKAGE_NAME}_NOT_FOUND_MESSAGE "${reason}")
+        return()
+    endif()
+endmacro()
+
 foreach(component IN LISTS ${CMAKE_FIND_PACKAGE_NAME}_FIND_COMPONENTS)
     set(${CMAKE_FIND_PACKAGE_NAME}_${component}_FOUND TRUE)
     if(NOT component MATCHES "^(asio|compiled|module|testing|tls)$")
-        set(${CMAKE_FIND_PACKAGE_NAME}_${component}_FOUND FALSE)
-        if(${CMAKE_FIND_PACKAGE_NAME}_FIND_REQUIRED_${component})
-            set(${CMAKE_FIND_PACKAGE_NAME}_FOUND FALSE)
-            set(${CMAKE_FIND_PACKAGE_NAME}_NOT_FOUND_MESSAGE
-                "redlatch has no component '${component}'. Its components are asio, compiled, module, testing and tls.")
-            return()
-        endif()
+        redlatch_refuse_component(${component}
+            "redlatch has no component '${component}'. Its components are asio, compiled, module, testing and tls.")
+    elseif(component STREQUAL "module" AND CMAKE_VERSION VERSION_LESS 3.28)
+        redlatch_refuse_component(module "redlatch::module needs CMake 3.28 or later; this is ${CMAKE_VERSION}.")
     endif()
 endforeach()
 
@@ -29,21 +36,6 @@ macro(redlatch_component_needs component package)
     endif()
 endmacro()
 
-set(redlatch_adds_module FALSE)
-if("module" IN_LIST ${CMAKE_FIND_PACKAGE_NAME}_FIND_COMPONENTS)
-    if(NOT CMAKE_VERSION VERSION_LESS 3.28)
-        set(redlatch_adds_module TRUE)
-    else()
-        set(${CMAKE_FIND_PACKAGE_NAME}_module_FOUND FALSE)
-        if(${CMAKE_FIND_PACKAGE_NAME}_FIND_REQUIRED_module)
-            set(${CMAKE_FIND_PACKAGE_NAME}_FOUND FALSE)
-            set(${CMAKE_FIND_PACKAGE_NAME}_NOT_FOUND_MESSAGE
-                "redlatch::module needs CMake 3.28 or later; this is ${CMAKE_VERSION}.")
-            return()
-        endif()
-    endif()
-endif()
-
 set(redlatch_module_path "${CMAKE_MODULE_PATH}")
 list(PREPEND CMAKE_MODULE_PATH "${CMAKE_CURRENT_LIST_DIR}")
 find_dependency(Threads)
@@ -59,7 +51,7 @@ include("${CMAKE_CURRENT_LIST_DIR}/module.cmake")
 if(NOT TARGET redlatch::compiled)
     redlatch_add_compiled()
 endif()
-if(redlatch_adds_module AND NOT TARGET redlatch::module)
+if("module" IN_LIST ${CMAKE_FIND_PACKAGE_NAME}_FIND_COMPONENTS AND ${CMAKE_FIND_PACKAGE_NAME}_module_FOUND
+    AND NOT TARGET redlatch::module)
     redlatch_add_module()
 endif()
-unset(redlatch_adds_module)

@@ -27,9 +27,9 @@ struct ClientAccess;
 }  // namespace detail
 
 // Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and the
-// background threads. The threads start with the first try, wait or posted command. They end when the client and the last of its
-// primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs, so it may
-// outlive its client.
+// background threads. The threads start with the first try, wait or posted command. They end when the client and the
+// last of its primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs,
+// so it may outlive its client.
 //
 // The constructor does not connect; the first use does. If the server cannot be reached, the call that needs it fails.
 class Client {

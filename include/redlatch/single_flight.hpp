@@ -75,8 +75,8 @@ public:
     // What f throws is thrown here only; then the next caller computes. A value of more than 1,000,000 bytes counts as a
     // failure of f: Error(errc::invalid_argument). Throws Error(errc::hold_lost) if the lock was lost before f returned: its
     // value may be older than that of another one, and is dropped; otherwise as FencedLock::lock() does. f must not ask for the
-    // same value. While no server replies after f has returned, the call goes on for
-    // unreachable_timeout, and while it has the lock.
+    // same value. While no server replies after f has returned, the call goes on for unreachable_timeout, and while it has
+    // the lock.
     //   get(f, token)   gives up waiting when a stop is requested; returns an optional, which is empty then
     //   get(f, …, ec)   stores the code of a std::system_error, also of one that f throws; returns an optional, too
     template <detail::Computes F, class... Tail>

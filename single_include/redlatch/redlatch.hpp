@@ -2446,9 +2446,9 @@ struct ClientAccess;
 }  // namespace detail
 
 // Connects to Redis and owns everything that the primitives made from it share: one identity, one watchdog and the
-// background threads. The threads start with the first try, wait or posted command. They end when the client and the last of its
-// primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs, so it may
-// outlive its client.
+// background threads. The threads start with the first try, wait or posted command. They end when the client and the
+// last of its primitives are gone. Any number of threads may use a client at once. A primitive keeps alive what it needs,
+// so it may outlive its client.
 //
 // The constructor does not connect; the first use does. If the server cannot be reached, the call that needs it fails.
 class Client {
@@ -34935,8 +34935,8 @@ public:
     // What f throws is thrown here only; then the next caller computes. A value of more than 1,000,000 bytes counts as a
     // failure of f: Error(errc::invalid_argument). Throws Error(errc::hold_lost) if the lock was lost before f returned: its
     // value may be older than that of another one, and is dropped; otherwise as FencedLock::lock() does. f must not ask for the
-    // same value. While no server replies after f has returned, the call goes on for
-    // unreachable_timeout, and while it has the lock.
+    // same value. While no server replies after f has returned, the call goes on for unreachable_timeout, and while it has
+    // the lock.
     //   get(f, token)   gives up waiting when a stop is requested; returns an optional, which is empty then
     //   get(f, …, ec)   stores the code of a std::system_error, also of one that f throws; returns an optional, too
     template <detail::Computes F, class... Tail>

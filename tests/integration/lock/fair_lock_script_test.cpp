@@ -73,10 +73,7 @@ struct Fixture {
 
     Words waiting() { return redis.list("LRANGE", queue, 0, -1); }
     long long score(const std::string& owner) { return redis.integer("ZSCORE", timeouts, owner); }
-    long long now() {
-        const Words time = redis.list("TIME");
-        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
-    }
+    long long now() { return redis.now(); }
 
     // Writes what a client of Redisson writes, by the client's clock.
     void foreigner_waits(const std::string& owner, long long until) {

@@ -177,8 +177,7 @@ TEST_CASE("a grant without its token is no hold: the waiter asks for the token")
     redis.integer("DEL", "orders");
     redis.integer("HSET", "orders", b.client.id() + ":" + number, "1");
     redis.integer("PEXPIRE", "orders", 60'000);
-    const auto time = redis.list("TIME");
-    const std::string now = std::to_string(std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000);
+    const std::string now = std::to_string(redis.now());
     redis.integer("PUBLISH", b.own_channel(), "grant " + number + " " + now + " 2000");
     REQUIRE(ready(visit, 20s));
     CHECK(visit.get() == 41);

@@ -50,16 +50,10 @@ bool is_gone(RawRedis& redis, std::chrono::milliseconds within = 30s) {
     return eventually([&] { return !redis.exists("orders"); }, within);
 }
 
-// Returns the server's time in ms.
-long long server_ms(RawRedis& redis) {
-    const auto time = redis.list("TIME");
-    return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
-}
-
 // Returns when the lease ends by the server's clock, or earlier if the machine was busy between the two commands; 0 if
 // there is no key.
 long long lease_end(RawRedis& redis) {
-    const long long now = server_ms(redis);
+    const long long now = redis.now();
     const long long left = lease_left(redis);
     return left < 0 ? 0 : now + left;
 }
@@ -83,8 +77,8 @@ long long last_lease_end(RawRedis& redis) {
 // Measures time by the server's clock, in ms.
 class ServerStopwatch {
 public:
-    explicit ServerStopwatch(RawRedis& redis) : redis_(redis), begun_(server_ms(redis)) {}
-    long long elapsed() { return server_ms(redis_) - begun_; }
+    explicit ServerStopwatch(RawRedis& redis) : redis_(redis), begun_(redis.now()) {}
+    long long elapsed() { return redis_.now() - begun_; }
 
 private:
     RawRedis& redis_;
@@ -348,7 +342,7 @@ TEST_CASE("at_most: the watchdog stops in time, and lost() and an event tell it,
         const auto orders = kind.make(client);
         ServerStopwatch watch(redis);
         orders->lock(Lease::at_most(most));
-        const long long end = server_ms(redis) + most.count();
+        const long long end = redis.now() + most.count();
         const Instant held_before = Clock::now();
         const std::stop_token lost = orders->lost();
         Instant last = Instant::min();
@@ -396,7 +390,7 @@ TEST_CASE("at_most: a nested level cannot prolong the hold, and can bring its en
     Client client{server.url(), unhurried(renewed)};
     RLock orders{client, "orders"};
     orders.lock(Lease::at_most(most));
-    const long long end = server_ms(redis) + most.count();
+    const long long end = redis.now() + most.count();
     orders.lock(Lease{60s});
     CHECK(lease_left(redis) <= most.count());
     orders.lock(Lease::at_least(60s));
@@ -416,7 +410,7 @@ TEST_CASE("at_most and at_least together: the end comes, and not before the mini
     RLock orders{client, "orders"};
     ServerStopwatch watch(redis);
     orders.lock(Lease::at_least(most, Lease::at_most(most)));
-    const long long end = server_ms(redis) + most.count();
+    const long long end = redis.now() + most.count();
     CHECK(last_lease_end(redis) <= end + on_its_way);
     CHECK(watch.elapsed() >= most.count());
 }

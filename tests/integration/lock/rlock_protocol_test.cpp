@@ -31,6 +31,16 @@ void hold_like_redisson(RawRedis& redis, const std::string& key, const std::stri
     redis.integer("PEXPIRE", key, lease.count());
 }
 
+/// What a client without a place, or one that queues up, wants of the lock: see queue_acquire_free.
+enum class Way { once = 0, queue = 1, beside = 2 };
+
+/// Asks for the lock by the script that knows its queue.
+RawReply queue_acquire(RawRedis& redis, const std::string& owner, Way way, int lease = 30'000, int count = 1,
+                       const char* publish = "PUBLISH") {
+    return redis.call("EVAL", redlatch::detail::scripts::queue_acquire.join(), 4, "orders", channel_of("orders"),
+                      "queue", "places", owner, count, lease, always, publish, static_cast<int>(way));
+}
+
 const std::string java_owner = "b983c153-7421-469a-addb-44fb92259a1b:42";
 
 /// Returns true if there is another round. The best of some rounds must be in time, because a busy machine may delay
@@ -142,10 +152,6 @@ TEST_CASE("a command that arrives too late returns the server's time and changes
     namespace scripts = redlatch::detail::scripts;
     RedisServer server;
     RawRedis redis{server};
-    const auto server_ms = [&] {
-        const Words time = redis.list("TIME");
-        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
-    };
     for (const bool is_held : {false, true}) {
         CAPTURE(is_held);
         if (is_held) {
@@ -158,18 +164,18 @@ TEST_CASE("a command that arrives too late returns the server's time and changes
             REQUIRE(reply.string.starts_with("LATE "));
             const long long shown = std::stoll(reply.string.substr(5));
             CHECK(shown >= sent);
-            CHECK(shown <= server_ms());
+            CHECK(shown <= redis.now());
             CHECK(redis.hgetall("orders") == before);
             CHECK(redis.pttl("orders") <= 5000);
         };
         // A first hold, and one more level.
         for (const int count : {1, 2}) {
-            const long long now = server_ms();
+            const long long now = redis.now();
             late(redis.command({"EVAL", scripts::rlock_acquire.join(), "1", "orders", "me", std::to_string(count),
                                 "30000", std::to_string(now - 1)}),
                  now);
         }
-        const long long now = server_ms();
+        const long long now = redis.now();
         late(
             redis.command({"EVAL", scripts::rlock_renew.join(), "1", "orders", "30000", std::to_string(now - 1), "me"}),
             now);
@@ -179,7 +185,7 @@ TEST_CASE("a command that arrives too late returns the server's time and changes
              now);
         // In time.
         CHECK(redis.integer("EVAL", scripts::rlock_hand_over.join(), 2, "orders", channel_of("orders"), "me",
-                            "successor", 5000, "PUBLISH", server_ms() + 60'000) == 1);
+                            "successor", 5000, "PUBLISH", redis.now() + 60'000) == 1);
         CHECK(redis.hgetall("orders") == Fields{{"successor", "1"}});
     }
 }
@@ -190,13 +196,9 @@ TEST_CASE("a reentry of a hold that is gone is told so, whoever has the lock now
     RawRedis redis{server};
     for (const bool is_taken : {false, true}) {
         CAPTURE(is_taken);
-        if (is_taken) {
-            redis.integer("HSET", "orders", "another", 1);
-            redis.integer("PEXPIRE", "orders", 60'000);
-        }
+        if (is_taken) hold_like_redisson(redis, "orders", "another", 60s);
         CHECK(redis.integer("EVAL", scripts::rlock_acquire.join(), 1, "orders", "me", 2, 30'000, always) == -2);
-        CHECK(redis.integer("EVAL", scripts::queue_acquire.join(), 4, "orders", channel_of("orders"), "queue", "places",
-                            "me", 2, 30'000, always, "PUBLISH", 1) == -2);
+        CHECK(queue_acquire(redis, "me", Way::queue, 30'000, 2).integer == -2);
         CHECK(redis.keys() == (is_taken ? Words{"orders"} : Words{}));
         CHECK(redis.hgetall("orders") == (is_taken ? Fields{{"another", "1"}} : Fields{}));
     }
@@ -206,24 +208,15 @@ TEST_CASE("in the turn of those who do not queue, the others wait for a free loc
     RedisServer server;
     RawRedis redis{server};
     const std::string client(36, 'c');
-    const auto server_ms = [&] {
-        const Words time = redis.list("TIME");
-        return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000;
-    };
     CHECK(succeeds_once([&] {  // a busy machine may be later than the end of the turn
         redis.text("FLUSHALL");
-        const long long turn = server_ms() + 450;
+        const long long turn = redis.now() + 450;
         redis.integer("HSET", "places", "turn", turn);
-        const auto acquire = [&](int way) {
-            return redis.call("EVAL", redlatch::detail::scripts::queue_acquire.join(), 4, "orders",
-                              channel_of("orders"), "queue", "places", client + ":1", 1, 30'000, always, "PUBLISH",
-                              way);
-        };
-        const RawReply once = acquire(0);
-        const RawReply queued = acquire(1);
+        const RawReply once = queue_acquire(redis, client + ":1", Way::once);
+        const RawReply queued = queue_acquire(redis, client + ":1", Way::queue);
         const Words queue = redis.list("LRANGE", "queue", 0, -1);
-        const RawReply beside_the_queue = acquire(2);
-        if (server_ms() >= turn) return false;
+        const RawReply beside_the_queue = queue_acquire(redis, client + ":1", Way::beside);
+        if (redis.now() >= turn) return false;
         CHECK(once.integer > 0);
         REQUIRE(queued.elements.size() == 2);
         CHECK(queued.elements[0].integer > 0);
@@ -240,16 +233,11 @@ TEST_CASE("the head of the queue is told of a new holder whose lease ends before
     RawRedis redis{server};
     const std::string waiter(36, 'w');
     Messages heard{server, channel_of("orders") + ":" + waiter};
-    const auto acquire = [&](const std::string& client, int lease, int way) {
-        return redis.call("EVAL", redlatch::detail::scripts::queue_acquire.join(), 4, "orders", channel_of("orders"),
-                          "queue", "places", client + ":1", 1, lease, always, "PUBLISH", way);
-    };
-    redis.integer("HSET", "orders", std::string(36, 'h') + ":1", 1);
-    redis.integer("PEXPIRE", "orders", 60'000);
-    REQUIRE(acquire(waiter, 30'000, 1).elements.size() == 2);
+    hold_like_redisson(redis, "orders", std::string(36, 'h') + ":1", 60s);
+    REQUIRE(queue_acquire(redis, waiter + ":1", Way::queue).elements.size() == 2);
     redis.integer("DEL", "orders");
     CHECK(heard.take().empty());
-    CHECK(acquire(std::string(36, 'n'), 5000, 0).is_nil());
+    CHECK(queue_acquire(redis, std::string(36, 'n') + ":1", Way::once, 5000).is_nil());
     CHECK(heard.take() == Words{"look 5000"});
 }
 
@@ -257,11 +245,8 @@ TEST_CASE("the head of the queue is told of a new holder whose lease ends before
 TEST_CASE("nobody queues up where the listeners cannot be counted") {
     RedisServer server;
     RawRedis redis{server};
-    redis.integer("HSET", "orders", std::string(36, 'h') + ":1", 1);
-    redis.integer("PEXPIRE", "orders", 60'000);
-    const RawReply blocked =
-        redis.call("EVAL", redlatch::detail::scripts::queue_acquire.join(), 4, "orders", channel_of("orders"), "queue",
-                   "places", std::string(36, 'w') + ":1", 1, 30'000, always, "publish", 1);
+    hold_like_redisson(redis, "orders", std::string(36, 'h') + ":1", 60s);
+    const RawReply blocked = queue_acquire(redis, std::string(36, 'w') + ":1", Way::queue, 30'000, 1, "publish");
     CHECK(blocked.integer > 0);
     CHECK(redis.keys() == Words{"orders"});
 }
@@ -292,8 +277,7 @@ TEST_CASE("a hold that stays for a while does so under another number, and the w
     Messages messages{server, channel_of("orders")};
     for (const bool with_queue : {false, true}) {
         CAPTURE(with_queue);
-        redis.integer("HSET", "orders", "me", 1);
-        redis.integer("PEXPIRE", "orders", 60'000);
+        hold_like_redisson(redis, "orders", "me", 60s);
         const auto stay = [&](const char* owner) {
             if (with_queue)
                 return redis.integer("EVAL", scripts::queue_stay.join(), 4, "orders", channel_of("orders"), "queue",
@@ -319,13 +303,11 @@ TEST_CASE("giving up ends the holds of the named owners only, and returns the se
     RawRedis redis{server};
     Messages messages{server, channel_of("orders")};
     const auto give_up = [&](const std::string& one, const std::string& two) {
-        const Words before = redis.list("TIME");
+        const long long before = redis.now();
         const long long now = redis.integer("EVAL", redlatch::detail::scripts::rlock_give_up.join(), 2, "orders",
                                             channel_of("orders"), "PUBLISH", "", one, two);
-        const Words after = redis.list("TIME");
-        const auto ms = [](const Words& time) { return std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000; };
-        CHECK(now >= ms(before));
-        CHECK(now <= ms(after));
+        CHECK(now >= before);
+        CHECK(now <= redis.now());
     };
     redis.integer("HSET", "orders", "other", 2);
     give_up("me", "successor");

@@ -25,10 +25,7 @@ bool is_about(std::chrono::milliseconds lease, std::chrono::milliseconds whole) 
 }
 
 /// Returns the server's clock in milliseconds, and a bit more.
-std::string server_time(RawRedis& redis, long long more) {
-    const auto time = redis.list("TIME");
-    return std::to_string(std::stoll(time.at(0)) * 1000 + std::stoll(time.at(1)) / 1000 + more);
-}
+std::string server_time(RawRedis& redis, long long more) { return std::to_string(redis.now() + more); }
 
 std::vector<std::string> owners(const std::vector<Holder>& holders) {
     std::vector<std::string> texts;
